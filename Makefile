@@ -1,0 +1,42 @@
+# Everything a person runs. Needs only Python 3.11 to 3.13 and make; `make setup` brings the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-http
+PROJECTS := $(wildcard packages/*/pyproject.toml)
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
+
+.PHONY: help setup lint format test test-fast test-all-pythons demo dist lock contracts clean
+
+help: ## What each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+setup: $(VENV)/.ready ## Build .venv from the hashed locks (does nothing when it is current)
+
+$(VENV)/.ready: requirements/uv.txt requirements/dev.txt $(PROJECTS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(UV) pip install --quiet --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --no-deps --no-build-isolation $(foreach p,$(PACKAGES),-e packages/$(p))
+	touch $@
+
+lint: setup ## ruff, pyright and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: setup ## Rewrite the files as ruff wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup ## The whole suite
+	$(BIN)/python -m pytest
+
+lock: $(BIN)/python ## Resolve the dependencies again and rewrite requirements/*.txt
+	cd requirements && ../$(BIN)/$(LOCK) uv.in -o uv.txt
+	$(BIN)/$(LOCK) $(PROJECTS) requirements/dev.in -o requirements/dev.txt
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) .venv-* dist bench/out .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Holds a running judgment server against its pinned contract."""

@@ -1,0 +1,1 @@
+"""Typed judgment questions, answers, acceptance policies, abstention and judgment providers."""

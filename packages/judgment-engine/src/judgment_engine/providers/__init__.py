@@ -1,0 +1,1 @@
+"""Judgment providers: the ports, and the hosted and embedded providers behind them."""
