@@ -1,1 +1,1 @@
-"""An MCP server over Streamable HTTP that is taught by example and abstains below the minimum accuracy asked."""
+"""An MCP server over Streamable HTTP, taught by example; it abstains below the minimum accuracy asked."""
