@@ -178,7 +178,9 @@ def _parse_rule(name: str, definition: object, question: Question) -> Rule:
 
 
 def _parse_score(name: str, predicate: object, fields: Mapping[str, object], highest: int) -> ScoreRule:
-    members = cast(Mapping[str, object], predicate) if isinstance(predicate, Mapping) else {}
+    members: Mapping[str, object] = (
+        cast(Mapping[str, object], predicate) if isinstance(predicate, Mapping) else {}
+    )
     if "level" in members:
         if "min" in members or "max" in members:
             raise PolicyError("score level cannot combine with min or max")
@@ -189,7 +191,7 @@ def _parse_score(name: str, predicate: object, fields: Mapping[str, object], hig
         if not 0 <= level <= highest:
             raise PolicyError(f"score level must be in [0, {highest}]")
         return ScoreRule(name, level=level, confidence=_confidence(fields))
-    low, high = _bounds("score", predicate, highest=float(highest))
+    low, high = _bounds("score", cast(object, predicate), highest=float(highest))
     return ScoreRule(name, low, high, confidence=_confidence(fields))
 
 
