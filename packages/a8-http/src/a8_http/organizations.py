@@ -1,6 +1,6 @@
 """Organizations and the settings an operator gives them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import insert, select, update
@@ -40,11 +40,11 @@ def create_organization(store: Store, name: str) -> str:
     return organization_id
 
 
-def list_organizations(store: Store) -> list[Mapping[str, Any]]:
+def list_organizations(store: Store) -> Sequence[Mapping[str, Any]]:
     """All organizations, oldest first; times in seconds since 1970."""
     with store.reading() as connection:
         query = select(organizations).order_by(organizations.c.created_at, organizations.c.id)
-        return list(connection.execute(query).mappings())
+        return connection.execute(query).mappings().all()
 
 
 def find_organization(store: Store, name_or_id: str | None) -> Mapping[str, Any]:

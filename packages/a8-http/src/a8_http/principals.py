@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,19 @@ USE_RESOLUTION = 60
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A verified caller. `id` names what acts (an API key's id; later an account's) and is recorded with each event.
+    """A verified caller: the organization it acts in, the key it came with, and what it may do.
 
-    A key brings its own permissions; a role brings the permissions that belong to it.
+    A key brings its own permissions. An account will bring those of its role, and its own id beside `key_id`.
     """
 
     organization_id: str
-    id: str
+    key_id: str
     permissions: frozenset[str]
+
+    @property
+    def recorded_by(self) -> str:
+        """The id that is recorded with each event it makes."""
+        return self.key_id
 
     def may(self, permission: str) -> bool:
         return permission in self.permissions
@@ -93,14 +98,14 @@ def create_key(
     return NewKey(key_id, token)
 
 
-def list_keys(store: Store, organization_id: str | None = None) -> list[Mapping[str, Any]]:
+def list_keys(store: Store, organization_id: str | None = None) -> Sequence[Mapping[str, Any]]:
     """Keys without their hashes, oldest first; times in seconds since 1970."""
     shown = [column for column in api_keys.c if column.name != "secret_hash"]
     query = select(*shown).order_by(api_keys.c.created_at, api_keys.c.id)
     if organization_id is not None:
         query = query.where(api_keys.c.organization_id == organization_id)
     with store.reading() as connection:
-        return list(connection.execute(query).mappings())
+        return connection.execute(query).mappings().all()
 
 
 def revoke_key(store: Store, key_id: str) -> bool:
