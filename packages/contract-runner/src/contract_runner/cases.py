@@ -54,32 +54,3 @@ def expand(value: Any) -> Any:
         text = json.dumps(expand(value["$json"]))
         return text.ljust(value.get("pad_to", 0))
     return {name: expand(item) for name, item in value.items()}
-
-
-def ok_answers(questions: dict[str, Any]) -> dict[str, Any]:
-    """The answers of the provider behaviour `ok` for raw questions, as a System One body holds them."""
-    return {name: _ok_answer(question) for name, question in questions.items()}
-
-
-def _ok_answer(question: dict[str, Any]) -> dict[str, Any]:
-    criteria = question.get("criteria")
-    match question["type"]:
-        case "noul":
-            return {"type": "noul", "noul": 0.75}
-        case "choice":
-            labels = list(criteria)
-            rest = 0.3 / (len(labels) - 1) if len(labels) > 1 else 0.0
-            first = 0.7 if len(labels) > 1 else 1.0
-            probabilities = {label: first if label == labels[0] else rest for label in labels}
-            return {"type": "choice", "choice": labels[0], "confidence": 0.4, "probabilities": probabilities}
-        case _:
-            last = len(criteria) - 1
-            weights = {last: 1.0} if last == 0 else {last: 0.75, last - 1: 0.25}
-            texts = [level if isinstance(level, str) else json.dumps(level) for level in criteria]
-            return {
-                "type": "score",
-                "score": sum(level * weight for level, weight in weights.items()),
-                "confidence": 0.5,
-                "legend": {str(level): text for level, text in enumerate(texts)},
-                "probabilities": {str(level): weights.get(level, 0.0) for level in range(last + 1)},
-            }

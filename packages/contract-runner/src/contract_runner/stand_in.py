@@ -5,7 +5,8 @@ A behaviour is a JSON object with a `kind` and that kind's members (defaults in 
 
     ok                                       a fixed answer of the right kind to each question
     answers   answers, usage, model          these answers; the rest of the body as in `ok`
-    status    status, body ("")              this status; a body that is no string is sent as JSON
+    status    status, body (""), reason      this status; a body that is no string is sent as JSON;
+                                             the reason phrase is Python's own unless given
     raw       body, status (200)             this body, byte for byte
     redirect  location, status (302)         a redirect
     close                                    the connection closed without an answer
@@ -118,11 +119,9 @@ def _ok_body(request: ReceivedRequest, behaviour: Behaviour) -> bytes:
     return json.dumps(body).encode()
 
 
-def _head(status: int, length: int, headers: Mapping[str, str]) -> bytes:
-    try:
-        reason = HTTPStatus(status).phrase
-    except ValueError:
-        reason = ""
+def _head(status: int, length: int, headers: Mapping[str, str], reason: str | None = None) -> bytes:
+    if reason is None:  # Python 3.13 renamed the phrases of 413 and 422
+        reason = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     lines = [f"HTTP/1.1 {status} {reason}", "Content-Type: application/json", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
@@ -325,7 +324,7 @@ class StandIn:
                 raise ValueError(f"unknown behaviour kind {unknown!r}")
         if status in (204, 304):
             content = b""
-        writer.write(_head(status, len(content), headers) + content)
+        writer.write(_head(status, len(content), headers, behaviour.get("reason")) + content)
         await writer.drain()
         return True
 
