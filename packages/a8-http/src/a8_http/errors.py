@@ -13,6 +13,7 @@ ErrorType = Literal[
     "rate_limited",
     "filtered",
     "not_ready",
+    "cancelled",
     "internal",
 ]
 
@@ -27,6 +28,7 @@ STATUSES: dict[ErrorType, int] = {
     "rate_limited": 429,
     "filtered": 200,
     "not_ready": 503,
+    "cancelled": 499,
     "internal": 500,
 }
 

@@ -1,4 +1,4 @@
-"""Host and Origin checks: a request must name a host this server is known by, and a browser an allowed origin."""
+"""Host and Origin checks: a request names a host this server is known by, and a browser an allowed origin."""
 
 from collections.abc import Iterable
 

@@ -1,0 +1,34 @@
+"""Logs on stderr, one JSON object a line; they hold names, times and outcomes, never content or secrets."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(level: str) -> None:
+    """Send structlog's events and the libraries' warnings to stderr."""
+    minimum = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(minimum),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(NamesOnly())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class NamesOnly(logging.Formatter):
+    """A library's record without its arguments and its exception's text: both may quote a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{record.levelname.lower()} {record.name}:{record.lineno} {record.msg}"
+        if record.exc_info and record.exc_info[0] is not None:
+            line += f" ({record.exc_info[0].__qualname__})"
+        return line
