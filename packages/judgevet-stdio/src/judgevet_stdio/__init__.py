@@ -1,1 +1,6 @@
-"""An MCP server over stdio that answers typed judgment questions and evaluates acceptance policies."""
+"""judgevet over stdio: typed judgment questions and acceptance policies as MCP tools."""
+
+from judgevet_stdio.mcp_entrypoint import main, run_stdio
+from judgevet_stdio.server import create_mcp_server
+
+__all__ = ["create_mcp_server", "main", "run_stdio"]
