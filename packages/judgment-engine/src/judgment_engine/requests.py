@@ -1,0 +1,353 @@
+"""A request to A8: messages or a string, read into a criterion, a subject and a format; its canonical key."""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import cast
+
+from judgment_engine.errors import EngineError
+from judgment_engine.recall import is_recall_text, topic_of, without_precedents_clause
+from judgment_engine.verdicts import Format, Node, canonical_json, check_answer, read_format
+
+ROLES = ("system", "developer", "user", "assistant")
+FEW_CONTENT_WORDS = 4  # a latest message with fewer is read after the previous one
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+
+
+_QUESTION_MARKS = "?？؟"
+_CLOSING = "\"'”’»)]"
+_SENTENCE_END = re.compile(
+    rf"(?<![.!?…؟])[.!?…؟]++[{re.escape(_CLOSING)}]*+(?=\s|$)|[。！？]++[{re.escape(_CLOSING)}」』]*+|\n"
+)
+_NO_SENTENCE_END = frozenset({"mr", "mrs", "ms", "dr", "prof", "vs", "e.g", "i.e", "approx", "cf", "fig"})
+
+# Words that carry no content of their own.
+_STOP_WORDS = _words(
+    """a about above after again all also am an and any are as at be because been before being below
+    between both but by can could did do does doing done down during each few for from further had has
+    have having he her here hers him his how i if in into is it its itself just me more most my no nor
+    not now of off on once one only or other our ours out over own please same she should so some such
+    than that the their theirs them then there these they this those through to too under until up us
+    very was we were what when where which while who whom why will with would you your yours"""
+)
+# Words that point back at something said before.
+_BACK_PRONOUNS = _words(
+    """it its it's itself this that that's these those they they're their theirs them he he's his him she
+    she's her hers"""
+)
+_REFERENCE_WORDS = _BACK_PRONOUNS | _words(
+    """a about above again all an and are as at before below case check classify consider earlier email for
+    former from here how in is judge last latter look message more of on one ones or please previous
+    previously question request same see so still such text the there thing things ticket too what with
+    you your"""
+)
+
+_NEGATION = re.compile(
+    r"""\b(?:not|no|never|none|nothing|nobody|nowhere|without|neither|nor|cannot|lacks?|lacking
+    |absen(?:t|ce)|fail(?:s|ed|ing|ure)?|omit\w*|refrain\w*|skip\w*|withh\w+|differ\w*|distinct|mismatch\w*
+    |free\ (?:of|from)|devoid|missing|unable|other\ than|rather\ than|except|instead|opposite|contrary|false
+    |incorrect\w*|wrong\w*|refus\w+|den(?:y|ies|ied)|reject\w*|exclud\w+|avoid\w*|prohibit\w*|forbid\w*|prevent\w*|hardly|barely
+    |rarely|seldom|un(?!til|der|ion|it|ique|iver|less)[a-z]{4,}
+    |in(?:complete|valid|eligible|sufficient|active|consistent)\w*
+    |dis(?:agree|allow|approv|continu|connect|satisf|abled)\w*|non[-\ ]?\w+|im(?:possible|proper)\w*
+    |ir(?:relevant|regular)\w*|il(?:legal|legitimate)\w*)\b|n['’]t\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_UPWARD = re.compile(
+    r"""\b(?:more\ than|over|above|exceed\w*|greater|higher|larger|longer\ than|beyond|at\ least|minimum
+    |or\ more|or\ above|after|later|outside)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_DOWNWARD = re.compile(
+    r"""\b(?:less\ than|under|below|fewer|lower|smaller|shorter|at\ most|maximum|or\ less|or\ fewer|or\ below
+    |up\ to|within|before|earlier|inside)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn; `role` is one of ROLES, as it was given."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it was read.
+
+    `criterion` is None when the words hold none; `topic` is what a recall asks about.
+    `key` identifies the request with its format, `input_key` without it (both SHA-256 in hexadecimal).
+    """
+
+    messages: tuple[Message, ...]
+    is_string: bool
+    format: Format | None
+    criterion: str | None
+    subject: str
+    key: str
+    input_key: str
+    is_recall: bool = False
+    topic: str | None = None
+    wants_precedents: bool = False
+
+    @property
+    def input(self) -> str | list[dict[str, str]]:
+        """The input word for word: a string, or messages with role and content."""
+        if self.is_string:
+            return self.messages[0].content
+        return [{"role": message.role, "content": message.content} for message in self.messages]
+
+    @property
+    def shape(self) -> Node | None:
+        """The format's shape; None without a format."""
+        return None if self.format is None else self.format.shape
+
+    @cached_property
+    def subject_missing(self) -> bool:
+        """Whether the subject has no word, or only words that point at something that is not there."""
+        words = [word.casefold().replace("’", "'") for word in _WORD.findall(self.subject)]
+        return all(word in _REFERENCE_WORDS for word in words)
+
+
+def parse_request(input: object, format: object = None) -> Request:
+    """Read a string or messages, with an optional JSON Schema; hosts may send either as JSON text.
+
+    Raises EngineError for an empty input, an unknown role, or a format that is not read.
+    """
+    messages, is_string = _messages(input)
+    read = None if format is None else read_format(format)
+    systems = [m.content for m in messages if m.role in ("system", "developer") and m.content.strip()]
+    users = [index for index, m in enumerate(messages) if m.role == "user"]
+    if not users:
+        raise EngineError(
+            "input", "needs at least one user message", '{"role": "user", "content": "..."} passes'
+        )
+    if not systems and not any(messages[index].content.strip() for index in users):
+        raise EngineError("input", "is empty", "a string or a list of messages with words passes")
+    latest = messages[users[-1]].content
+    if read is None and not systems and is_recall_text(latest) and not _is_follow_up(latest, len(users)):
+        return _request(messages, messages, is_string, None, None, latest, recall=True)
+    asked, wanted = _without_clauses(messages, users, bool(systems))
+    users = [index for index, m in enumerate(asked) if m.role == "user"]
+    criterion, subject = _criterion_and_subject(asked, users)
+    return _request(messages, asked, is_string, read, criterion, subject, wants_precedents=wanted)
+
+
+def parse_answer(request: Request, answer: object) -> object:
+    """The answer to record, checked against the request's format.
+
+    JSON text is decoded when the format asks for no string there. Raises EngineError.
+    """
+    if request.is_recall:
+        raise EngineError("input", "asks what was taught", "a request with a subject to judge passes")
+    if not request.subject.strip():
+        raise EngineError("input", "has an empty subject", "a user message with words passes")
+    shape = request.shape
+    if isinstance(answer, str) and shape is not None:
+        try:
+            check_answer(shape, answer)
+        except EngineError:
+            try:
+                answer = json.loads(answer)
+            except (ValueError, RecursionError):
+                check_answer(shape, answer)
+    check_answer(shape, answer)
+    return answer
+
+
+def _messages(input: object) -> tuple[tuple[Message, ...], bool]:
+    if isinstance(input, str):
+        decoded = _decoded_messages(input)
+        if decoded is None:
+            if not input.strip():
+                raise EngineError("input", "is empty", "a string or a list of messages with words passes")
+            return (Message("user", _unicode(input, "input")),), True
+        input = decoded
+    if not isinstance(input, (list, tuple)):
+        raise EngineError(
+            "input", "must be a string or a list of messages", '"Is it urgent? The shop is down." passes'
+        )
+    items = cast("Sequence[object]", input)
+    if not items:
+        raise EngineError("input", "is empty", "a string or a list of messages with words passes")
+    return tuple(_message(item, f"input[{index}]") for index, item in enumerate(items)), False
+
+
+def _message(item: object, field: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise EngineError(field, "must be a message", '{"role": "user", "content": "..."} passes')
+    message = cast("Mapping[str, object]", item)
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        raise EngineError(f"{field}.role", "is unknown", f"{', '.join(ROLES)} pass")
+    if not isinstance(content, str):
+        raise EngineError(f"{field}.content", "must be a string", '"It arrived crushed." passes')
+    return Message(role, _unicode(content, f"{field}.content"))
+
+
+def _unicode(text: str, field: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise EngineError(field, "must be Unicode text", "text without unpaired surrogates passes") from None
+    return text
+
+
+def _decoded_messages(text: str) -> list[object] | None:
+    """Messages that a host sent as JSON text; None for any text but an array of {role, content} objects."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, list) or not value:
+        return None
+    items = cast("list[object]", value)
+    return (
+        items
+        if all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in items)
+        else None
+    )
+
+
+def _is_follow_up(latest: str, users: int) -> bool:
+    """Whether the latest message only asks for the precedents of what was asked before."""
+    rest, asked = without_precedents_clause(latest)
+    return users > 1 and asked and not rest.strip()
+
+
+def _without_clauses(
+    messages: tuple[Message, ...], users: list[int], has_system: bool
+) -> tuple[tuple[Message, ...], bool]:
+    """The messages without the words that ask for precedents, and whether any did.
+
+    They are looked for where the criterion is read: in the system texts, else in the user's own words.
+    A latest message that holds nothing else is dropped whole.
+    """
+    changed = list(messages)
+    wanted = False
+    for index, message in enumerate(messages):
+        own = message.role in ("system", "developer") if has_system else message.role == "user"
+        follow_up = index == users[-1] and _is_follow_up(message.content, len(users))
+        if not own and not follow_up:
+            continue
+        text, asked = without_precedents_clause(message.content)
+        # A message of nothing but the clause stays when there is nothing else to judge.
+        if asked and (text.strip() or follow_up):
+            wanted = True
+            changed[index] = Message(message.role, text)
+    kept = [
+        m for i, m in enumerate(changed) if not (i == users[-1] and len(users) > 1 and not m.content.strip())
+    ]
+    return (tuple(kept) if wanted else messages), wanted
+
+
+def _criterion_and_subject(messages: tuple[Message, ...], users: list[int]) -> tuple[str | None, str]:
+    texts = [messages[index].content for index in users]
+    systems = [m.content for m in messages if m.role in ("system", "developer") and m.content.strip()]
+    if systems:
+        return systems[-1], _read_together(texts)
+    criterion, texts[0] = _question_and_rest(texts[0])
+    return criterion, _read_together(texts)
+
+
+def _read_together(texts: list[str]) -> str:
+    """The latest text, after the one before it where it is too short or points back at it."""
+    subject = texts[0].strip()
+    for text in texts[1:]:
+        words = [word.casefold().replace("’", "'") for word in _WORD.findall(text)]
+        points_back = bool(words) and (words[0] in _BACK_PRONOUNS or words[0] == "and")
+        few = sum(word not in _STOP_WORDS for word in words) < FEW_CONTENT_WORDS
+        subject = f"{subject}\n{text.strip()}".strip() if few or points_back else text.strip()
+    return subject
+
+
+def _question_and_rest(text: str) -> tuple[str | None, str]:
+    """The last sentence that ends in a question mark, and the text around it."""
+    found: tuple[int, int] | None = None
+    for start, end in _sentences(text):
+        if text[start:end].rstrip().rstrip(_CLOSING + "」』").endswith(tuple(_QUESTION_MARKS)):
+            found = start, end
+    if found is None:
+        return None, text.strip()
+    start, end = found
+    return text[start:end].strip(), " ".join(filter(None, (text[:start].strip(), text[end:].strip())))
+
+
+def _sentences(text: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        if match[0].startswith(".") and _goes_on(text, start, match):
+            continue
+        spans.append((start, match.end()))
+        start = match.end()
+    spans.append((start, len(text)))
+    return [(begin, end) for begin, end in spans if text[begin:end].strip()]
+
+
+def _goes_on(text: str, start: int, dot: re.Match[str]) -> bool:
+    before = re.search(r"[^\s(\"']+\Z", text[max(start, dot.start() - 20) : dot.start()])
+    word = before[0].casefold() if before else ""
+    after = text[dot.end() : dot.end() + 40].lstrip(" \t")[:1]
+    return word in _NO_SENTENCE_END or (len(word) == 1 and word.isalpha() and word != "i") or after.islower()
+
+
+def _request(
+    given: tuple[Message, ...],
+    asked: tuple[Message, ...],
+    is_string: bool,
+    format: Format | None,
+    criterion: str | None,
+    subject: str,
+    *,
+    recall: bool = False,
+    wants_precedents: bool = False,
+) -> Request:
+    turns = canonical_json([["system" if m.role == "developer" else m.role, m.content] for m in asked])
+    whole = f"[{turns},{format.canonical if format else 'null'}]"
+    return Request(
+        messages=given,
+        is_string=is_string,
+        format=format,
+        criterion=criterion,
+        subject=subject,
+        key=hashlib.sha256(whole.encode()).hexdigest(),
+        input_key=hashlib.sha256(turns.encode()).hexdigest(),
+        is_recall=recall,
+        topic=topic_of(subject) if recall else None,
+        wants_precedents=wants_precedents,
+    )
+
+
+# Comparing criteria
+
+
+@lru_cache(maxsize=4096)
+def normal_form(criterion: str) -> str:
+    """NFKC, folded case, single spaces, without spaces . ? ! : at the ends."""
+    folded = unicodedata.normalize("NFKC", criterion).casefold()
+    return " ".join(folded.split()).strip(" .?!:")
+
+
+@lru_cache(maxsize=4096)
+def signature(criterion: str) -> tuple[int, int, tuple[str, ...]]:
+    """What embeddings do not see: the parity of negations, the direction of a comparison, the numbers."""
+    numbers = sorted({number.replace(",", "") for number in _NUMBER.findall(criterion)})
+    negations = len(_NEGATION.findall(criterion)) % 2
+    direction = bool(_UPWARD.search(criterion)) - bool(_DOWNWARD.search(criterion))
+    return negations, direction, tuple(numbers)
