@@ -14,9 +14,13 @@ SUM_TOLERANCE_PER_PROBABILITY = 0.005
 def _finite(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond the range of a double
+        number = math.inf
+    if not math.isfinite(number):
         raise ValueError(f"{name} must be finite")
-    return float(value)
+    return number
 
 
 def _unit(name: str, value: object) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -236,7 +237,7 @@ def _finite_number(value: object) -> float | None:
     try:
         number = float(value)
     except OverflowError:  # an integer beyond the range of a double is finite, and beyond every bound
-        return math.copysign(1.7976931348623157e308, value)
+        return sys.float_info.max if value > 0 else -sys.float_info.max
     return number if math.isfinite(number) else None
 
 
