@@ -18,6 +18,7 @@ $(VENV)/.ready: requirements/uv.txt requirements/dev.txt $(PROJECTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(UV) pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python packages/judgment-weights/hatch_build.py
 	$(UV) pip install --quiet --no-deps --no-build-isolation $(foreach p,$(PACKAGES),-e packages/$(p))
 	touch $@
 
