@@ -15,11 +15,8 @@ from judgment_engine.criteria import (
     question_to_json,
 )
 
-texts = st.one_of(
-    st.text(),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.lists(st.text(), max_size=2),
-)
+small = st.text(max_size=3)
+texts = st.one_of(small, st.dictionaries(small, st.integers(), max_size=2), st.lists(small, max_size=2))
 definitions = st.one_of(
     st.fixed_dictionaries({"type": st.just("noul")}, optional={"instructions": texts}),
     st.fixed_dictionaries(
