@@ -2,8 +2,8 @@
 
 A certificate turns a group's leave-group-out results into one score threshold for each minimum accuracy.
 `strict` accepts a threshold when the Clopper-Pearson lower bound (confidence .95) of the accuracy above it
-reaches the minimum. `default` is model-based: it asks the posterior of a two-parameter curve P(right | score),
-with a prior fitted on other tasks; only its Clopper-Pearson guard at confidence .60 is distribution-free.
+reaches the minimum. `default` is model-based: it asks the posterior of a curve P(right | score) of two
+parameters, with a prior fitted on other tasks; only its Clopper-Pearson guard at .60 is distribution-free.
 """
 
 import hashlib
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from judgment_engine import fitting
-from judgment_engine.fitting import Evidence, FittedGroup, Prediction, canonical
+from judgment_engine.fitting import Evidence, FittedGroup, Prediction
+from judgment_engine.verdicts import canonical_json
 
 JSON = Any
 Floats = NDArray[np.float64]
@@ -296,12 +297,12 @@ def artefact_hash(group: FittedGroup, calibration: Calibration) -> str:
         CONSTANTS,
         calibration.certificate,
         group.criterion,
-        [list(leaf.path) for leaf in group.leaves],
-        [[example.key, list(example.values)] for example in group.examples],
+        [repr(leaf) for leaf in group.leaves],
+        [[example.key, list(example.labels)] for example in group.examples],
         list(group.prior_weights),
         list(calibration.threshold_units),
     ]
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 # --- the last three checks -------------------------------------------------------------------------------
@@ -311,11 +312,11 @@ def check(
     prediction: Prediction,
     calibration: Calibration,
     asked: int,
-    shape: Callable[[tuple[JSON, ...]], JSON] = list,
+    shape: Callable[[tuple[str, ...]], JSON] = list,
 ) -> Abstention | None:
     """None when the prediction may be given at `asked` (0..99), else the first failed check.
 
-    `shape` makes a verdict of leaf values, for the two verdicts that `missing` names.
+    `shape` makes a verdict of labels, for the two verdicts that `missing` names.
     """
     if asked == 0:
         return None
@@ -328,7 +329,7 @@ def check(
     if earned < asked:
         examples = calibration.missing_examples(asked)
         return Abstention("insufficient_accuracy", asked, answerable_at, earned, {"examples": examples})
-    between = [shape(prediction.values)]
+    between = [shape(prediction.labels)]
     if prediction.runner_up is not None:
         between.append(shape(prediction.runner_up))
     return Abstention("ambiguous_verdict", asked, answerable_at, earned, {"between": between})

@@ -13,21 +13,22 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from judgment_engine.errors import EngineError
+from judgment_engine.verdicts import Leaf, canonical_json
 
-JSON = Any
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Vectors = NDArray[np.int16]
 Embed = Callable[[Sequence[str]], Vectors]
-Allows = Callable[[JSON], bool]
+Allows = Callable[[str], bool]  # whether the asked format admits a label
 
 QUANTUM = 8192  # int16 units of a unit vector: 384 products stay below 2**53, exact in float64
 RBF_WIDTH = 0.8
@@ -59,41 +60,23 @@ CONSTANTS: dict[str, object] = {
     "sizes": [DENSE_MOST_EXAMPLES, LANDMARKS, MOST_EXAMPLES, ORDINAL_FEWEST_VALUES],
 }
 
-LeafKind = Literal["boolean", "enum", "integer", "number", "string", "array"]
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One leaf of a group's answers; `path` is () for a root leaf.
-
-    `members` are the values of an array's enum in enum order; `minimum`, `maximum` and `multiple_of` are
-    those of a number, where the format gave them.
-    """
-
-    path: tuple[str, ...]
-    kind: LeafKind
-    members: tuple[JSON, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    multiple_of: float | None = None
-
 
 @dataclass(frozen=True)
 class TaughtExample:
-    """One example of a group: its request key, subject text, int16[384] vector and one value a leaf."""
+    """One example of a group: its request key, subject text, int16[384] vector and one label a leaf."""
 
     key: str
     subject: str
     vector: Vectors
-    values: tuple[JSON, ...]
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One value a leaf, the runner-up (None when there is none), the score s and the familiarity g."""
+    """One label a leaf, the runner-up (None when there is none), the score s and the familiarity g."""
 
-    values: tuple[JSON, ...]
-    runner_up: tuple[JSON, ...] | None
+    labels: tuple[str, ...]
+    runner_up: tuple[str, ...] | None
     score: float
     familiarity: float
 
@@ -117,13 +100,6 @@ class Evidence:
 def quantize(vectors: NDArray[np.floating[Any]]) -> Vectors:
     """Unit rows [n, d] to int16 in units of 1/8192."""
     return np.rint(np.asarray(vectors, dtype=np.float64) * QUANTUM).astype(np.int16)
-
-
-def canonical(value: JSON) -> str:
-    """The one spelling of a JSON value by which taught values are compared and sorted."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 # --- near-duplicates -------------------------------------------------------------------------------------
@@ -368,9 +344,8 @@ def _nearest_mean(cosines: Floats) -> Floats:
 class _Guess:
     """One leaf's value for a query; margins with and without the asked format's mask."""
 
-    value: JSON
-    runner_up: JSON
-    has_runner_up: bool
+    label: str
+    runner_up: str | None
     masked_margin: float
     margin: float
 
@@ -396,27 +371,27 @@ class _Categorical:
         self,
         base: _Dense | _Landmarks,
         units: Indexes,
-        values: Sequence[JSON],
+        taught: Sequence[str],
         criterion: str,
         embed: Embed | None,
     ) -> None:
-        spelled = [canonical(value) for value in values]
-        self.spelled = sorted(set(spelled))
-        position = {text: index for index, text in enumerate(self.spelled)}
-        self.values: list[JSON] = [json.loads(text) for text in self.spelled]
-        self.codes = np.array([position[text] for text in spelled], dtype=np.intp)
+        self.labels = sorted(set(taught))
+        position = {label: index for index, label in enumerate(self.labels)}
+        self.codes = np.array([position[label] for label in taught], dtype=np.intp)
         self.base = base
-        self.k = k = len(self.values)
+        self.k = k = len(self.labels)
         self.prior_weight = 0.0
-        self.labels: Floats | None = None
+        self.directions: Floats | None = None  # of the labels' texts, unit rows
         targets = np.eye(k)[self.codes] - 1.0 / k
         weights, residuals = base.smooth(targets)
         self.weights = weights
-        named = all(isinstance(value, str) for value in self.values)
+        named = all(label.startswith('"') for label in self.labels)
         if k > 1 and embed is not None and isinstance(base, _Dense) and named:
-            views = embed([view for value in self.values for view in _label_views(criterion, value)])
+            views = embed(
+                [view for label in self.labels for view in _label_views(criterion, json.loads(label))]
+            )
             summed = views.reshape(k, 3, -1).sum(axis=1, dtype=np.int64).astype(np.float64)
-            self.labels = summed / np.maximum(np.sqrt((summed * summed).sum(axis=1)), 1.0)[:, None]
+            self.directions = summed / np.maximum(np.sqrt((summed * summed).sum(axis=1)), 1.0)[:, None]
             lift = self._prior(base.exact)
             lift_weights, lift_residuals = base.smooth(lift)
             best = np.inf
@@ -434,8 +409,8 @@ class _Categorical:
 
     def _prior(self, vectors: Floats) -> Floats:
         """Softmax of the cosines to the labels, less 1/K, for rows [n, d] of int16 units."""
-        assert self.labels is not None
-        warm = (vectors @ self.labels.T) / (QUANTUM * PRIOR_TEMPERATURE)
+        assert self.directions is not None
+        warm = (vectors @ self.directions.T) / (QUANTUM * PRIOR_TEMPERATURE)
         warm = np.exp(warm - warm.max(axis=1, keepdims=True))
         return warm / warm.sum(axis=1, keepdims=True) - 1.0 / self.k
 
@@ -473,11 +448,11 @@ class _Categorical:
         return same, _nearest_mean(nearest.reshape(len(cosines), -1))
 
     def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        allowed = [True] * self.k if allows is None else [allows(value) for value in self.values]
+        allowed = [True] * self.k if allows is None else [allows(label) for label in self.labels]
         if not any(allowed):
             return None
         if self.k == 1:
-            return _Guess(self.values[0], None, False, 1.0, 1.0)
+            return _Guess(self.labels[0], None, 1.0, 1.0)
         answers = seen.kernel @ self.weights + 1.0 / self.k
         if self.prior_weight:
             answers = answers + self.prior_weight * self._prior(vector.astype(np.float64)[None, :])[0]
@@ -488,9 +463,8 @@ class _Categorical:
         second = int(rest.argmax())
         top = np.partition(answers, self.k - 2)[-2:]
         return _Guess(
-            self.values[best],
-            self.values[second],
-            True,
+            self.labels[best],
+            self.labels[second],
             round(float(answers[best] - answers[second]), DECIMALS),
             round(float(top[1] - top[0]), DECIMALS),
         )
@@ -499,7 +473,7 @@ class _Categorical:
         """The margin lifted by how much nearer the taught examples of the predicted value are."""
         if self.k == 1 or not isinstance(self.base, _Dense):
             return guess.masked_margin
-        chosen = self.codes == self.spelled.index(canonical(guess.value))
+        chosen = self.codes == self.labels.index(guess.label)
         same, other = _nearest_mean(seen.cosines[None, chosen]), _nearest_mean(seen.cosines[None, ~chosen])
         return round(guess.masked_margin + NEIGHBOUR_WEIGHT * float(same[0] - other[0]), DECIMALS)
 
@@ -508,13 +482,13 @@ class _Members:
     """An array of enum members: one boolean leaf a member, in enum order."""
 
     def __init__(
-        self, base: _Dense | _Landmarks, units: Indexes, values: Sequence[JSON], members: Sequence[JSON]
+        self, base: _Dense | _Landmarks, units: Indexes, taught: Sequence[str], members: Sequence[str]
     ) -> None:
-        taught: list[set[str]] = [{canonical(item) for item in value or ()} for value in values]
-        spelled = [canonical(member) for member in members] or sorted(set[str]().union(*taught))
-        self.members: list[JSON] = [json.loads(text) for text in spelled]
+        held = [{canonical_json(item) for item in json.loads(label)} for label in taught]
+        self.members = list(members) or sorted(set[str]().union(*held))
         self.parts = [
-            _Categorical(base, units, [text in items for items in taught], "", None) for text in spelled
+            _Categorical(base, units, [canonical_json(member in items) for items in held], "", None)
+            for member in self.members
         ]
         self.prior_weight = 0.0
         self.k = max((part.k for part in self.parts), default=1)
@@ -524,124 +498,123 @@ class _Members:
         self.left_out = _LeftOut(margin, right, margin)
 
     def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        guesses = [part.guess(seen, vector, None) for part in self.parts]
-        chosen = [
-            (member, guess) for member, guess in zip(self.members, guesses, strict=True) if guess is not None
-        ]
-        value = [member for member, guess in chosen if guess.value is True]
-        margin = min((guess.margin for _, guess in chosen), default=1.0)
-        masked = margin
-        if allows is not None and not allows(value):
-            value, masked = [member for member in value if allows([member])], -1.0
-            if not allows(value):
+        held: dict[str, bool] = {}
+        doubtful: list[tuple[float, str]] = []
+        for member, part in zip(self.members, self.parts, strict=True):
+            guess = part.guess(seen, vector, None)
+            assert guess is not None, "a boolean leaf without a mask always has a value"
+            held[member] = guess.label == "true"
+            if guess.runner_up is not None:
+                doubtful.append((guess.margin, member))
+        margin, weakest = min(doubtful, key=lambda pair: pair[0], default=(1.0, None))
+        label, masked = self._label(held), margin
+        if allows is not None and not allows(label):
+            only = {member: is_held and allows(f"[{member}]") for member, is_held in held.items()}
+            label, masked = self._label(only), -1.0
+            if not allows(label):
                 return None
-        doubtful = [member for member, guess in chosen if guess.has_runner_up and guess.margin == margin]
-        if not doubtful:
-            return _Guess(value, None, False, masked, margin)
-        turned = [m for m, guess in chosen if (guess.value is True) != (m == doubtful[0])]
-        return _Guess(value, turned, True, masked, margin)
+        if weakest is None:
+            return _Guess(label, None, masked, margin)
+        return _Guess(label, self._label({**held, weakest: not held[weakest]}), masked, margin)
+
+    def _label(self, held: dict[str, bool]) -> str:
+        return f"[{','.join(member for member in self.members if held[member])}]"
 
 
 class _Ordinal:
     """A number on a grid: kernel ridge, rounded and clamped; the score is the distance to a half."""
 
-    MOST_STEPS = 1000
+    MOST_STEPS = 1000  # how far from the predicted number one that the asked format admits is looked for
 
-    def __init__(self, base: _Dense | _Landmarks, units: Indexes, values: Sequence[JSON], leaf: Leaf) -> None:
-        self.step = leaf.multiple_of or 1.0
-        steps = np.array([value / self.step for value in values], dtype=np.float64)
-        self.low = (
-            float(np.ceil(leaf.minimum / self.step)) if leaf.minimum is not None else float(steps.min())
-        )
-        self.high = (
-            float(np.floor(leaf.maximum / self.step)) if leaf.maximum is not None else float(steps.max())
-        )
-        self.low, self.high = min(self.low, float(steps.min())), max(self.high, float(steps.max()))
+    def __init__(self, base: _Dense | _Landmarks, units: Indexes, taught: Sequence[str], leaf: Leaf) -> None:
+        self.step = leaf.multiple_of or Decimal(1)
+        steps = np.array([float(Decimal(label) / self.step) for label in taught], dtype=np.float64)
+        self.low, self.high = float(steps.min()), float(steps.max())
+        if leaf.minimum is not None:
+            self.low = min(self.low, float(np.ceil(float(leaf.minimum / self.step))))
+        if leaf.maximum is not None:
+            self.high = max(self.high, float(np.floor(float(leaf.maximum / self.step))))
         self.centre = (self.low + self.high) / 2.0
         self.prior_weight = 0.0
-        self.k = len(set(steps.tolist()))
+        self.k = len(set(taught))
         self.weights, residuals = base.smooth((steps - self.centre)[:, None])
         left: Floats = np.round(steps[units] - residuals[units, 0], DECIMALS)
         left = np.minimum(np.maximum(left, self.low), self.high)
         margin = np.round(0.5 - np.abs(left - np.rint(left)), DECIMALS)
         self.left_out = _LeftOut(margin, np.rint(left) == np.rint(steps[units]), margin)
 
-    def _value(self, step: float) -> JSON:
-        value = round(step * self.step, DECIMALS)
-        return int(value) if float(value).is_integer() else value
+    def _label(self, step: float) -> str:
+        value = round(step) * self.step
+        return canonical_json(int(value) if value == int(value) else float(value))
 
     def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
         raw = round(float(seen.kernel @ self.weights[:, 0]) + self.centre, DECIMALS)
         raw = min(max(raw, self.low), self.high)
         near = float(np.rint(raw))
         margin = round(0.5 - abs(raw - near), DECIMALS)
-        other = min(max(near + (1.0 if raw >= near else -1.0), self.low), self.high)
-        for step in range(self.MOST_STEPS):
-            for candidate in dict.fromkeys(
-                (near - step, near + step) if raw < near else (near + step, near - step)
-            ):
-                if self.low <= candidate <= self.high and (allows is None or allows(self._value(candidate))):
-                    masked = margin if step == 0 else -float(step)
-                    return _Guess(self._value(candidate), self._value(other), other != near, masked, margin)
+        onward = 1.0 if raw >= near else -1.0
+        other = near + onward if self.low <= near + onward <= self.high else near - onward
+        runner_up = self._label(other) if self.low <= other <= self.high else None
+        for distance in range(self.MOST_STEPS):
+            for step in dict.fromkeys((near + onward * distance, near - onward * distance)):
+                label = self._label(step)
+                if self.low <= step <= self.high and (allows is None or allows(label)):
+                    return _Guess(label, runner_up, margin if distance == 0 else -float(distance), margin)
         return None
 
 
 class _Nearest:
-    """Free text or a number off any grid cannot be generalised: the nearest taught value, unscored."""
+    """Free text or a number off any grid cannot be generalised: the nearest taught label, unscored."""
 
-    def __init__(self, base: _Dense | _Landmarks, units: Indexes, values: Sequence[JSON]) -> None:
+    def __init__(self, base: _Dense | _Landmarks, units: Indexes, taught: Sequence[str]) -> None:
         self.base = base
-        self.values = list(values)
+        self.taught = list(taught)
         self.prior_weight = 0.0
         self.k = 2
         none = np.zeros(units.size)
         self.left_out = _LeftOut(none, np.zeros(units.size, dtype=bool), none)
 
     def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        known = np.arange(len(self.values)) if isinstance(self.base, _Dense) else self.base.landmarks
-        ranked = known[np.argsort(-seen.cosines, kind="stable")]
-        for index in ranked:
-            value = self.values[int(index)]
-            if allows is None or allows(value):
-                others = (self.values[int(i)] for i in ranked)
-                runner_up = next((v for v in others if canonical(v) != canonical(value)), None)
-                return _Guess(value, runner_up, runner_up is not None, 0.0, 0.0)
-        return None
+        nearest = np.argsort(-seen.cosines, kind="stable")
+        if isinstance(self.base, _Landmarks):
+            nearest = self.base.landmarks[nearest]
+        ranked = [self.taught[int(place)] for place in nearest]
+        label = next((label for label in ranked if allows is None or allows(label)), None)
+        if label is None:
+            return None
+        return _Guess(label, next((other for other in ranked if other != label), None), 0.0, 0.0)
 
 
 _LeafFit = _Categorical | _Members | _Ordinal | _Nearest
 
 
-def _is_number(value: JSON) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _all_on_grid(taught: Sequence[str], step: Decimal) -> bool:
+    return all((Decimal(label) / step) % 1 == 0 for label in taught)
 
 
 def _fit_leaf(
     base: _Dense | _Landmarks,
     units: Indexes,
     leaf: Leaf,
-    values: Sequence[JSON],
+    taught: Sequence[str],
     criterion: str,
     embed: Embed,
 ) -> _LeafFit:
-    distinct = len({canonical(value) for value in values})
-    if leaf.kind == "array":
-        return _Members(base, units, values, leaf.members)
-    if leaf.kind in ("integer", "number") and all(_is_number(value) for value in values):
-        step = leaf.multiple_of or 1.0
-        on_grid = (leaf.kind == "integer" or leaf.multiple_of is not None) and all(
-            abs(value / step - round(value / step)) < 1e-6 for value in values
-        )
-        if not on_grid:
-            return _Nearest(base, units, values)
+    distinct = len(set(taught))
+    few = distinct <= max(len(taught) / 2, 1)
+    if all(label.startswith("[") for label in taught) and leaf.kind in ("array", "any"):
+        return _Members(base, units, taught, leaf.values or ())
+    if all(label[:1] in set("-0123456789") and label for label in taught) and leaf.kind != "enum":
+        step = leaf.multiple_of or Decimal(1)
+        if not _all_on_grid(taught, step):
+            return _Nearest(base, units, taught)
         bounded = leaf.minimum is not None or leaf.maximum is not None
         if distinct >= ORDINAL_FEWEST_VALUES or (bounded and distinct > 1):
-            return _Ordinal(base, units, values, leaf)
-        return _Categorical(base, units, values, criterion, None)
-    if leaf.kind == "string" and distinct > max(len(values) / 2, 1):
-        return _Nearest(base, units, values)
-    named = leaf.kind in ("enum", "string")
-    return _Categorical(base, units, values, criterion, embed if named else None)
+            return _Ordinal(base, units, taught, leaf)
+        return _Categorical(base, units, taught, criterion, None)
+    if leaf.kind in ("enum", "boolean") or few:
+        return _Categorical(base, units, taught, criterion, embed)
+    return _Nearest(base, units, taught)
 
 
 # --- groups ----------------------------------------------------------------------------------------------
@@ -704,8 +677,8 @@ class FittedGroup:
     ) -> Prediction | None:
         """Predict these leaves (all by default) for a subject and its int16[384] vector.
 
-        `allows` says for each chosen leaf which values the asked format admits; None when a leaf has no
-        such value.
+        `allows` says for each chosen leaf which labels the asked format admits; None when a leaf has no
+        such label.
         """
         chosen = self._chosen(leaves)
         fits = [self.fits[index] for index in chosen]
@@ -725,13 +698,14 @@ class FittedGroup:
         elif len(fits) == 1 and isinstance(fits[0], _Categorical):
             score = fits[0].score(seen, guesses[0])
         familiarity = near if seen.variance is None else FAMILIARITY_MARGIN_WEIGHT * margin - seen.variance
-        values = tuple(guess.value for guess in guesses)
-        doubtful = [i for i, guess in enumerate(guesses) if guess.has_runner_up]
+        labels = tuple(guess.label for guess in guesses)
+        weakest = min(guesses, key=lambda guess: (guess.runner_up is None, guess.masked_margin))
         runner_up = None
-        if doubtful:
-            weakest = min(doubtful, key=lambda i: (guesses[i].masked_margin, i))
-            runner_up = (*values[:weakest], guesses[weakest].runner_up, *values[weakest + 1 :])
-        return Prediction(values, runner_up, score, round(familiarity, DECIMALS))
+        if weakest.runner_up is not None:
+            runner_up = tuple(
+                (weakest.runner_up if guess is weakest else guess.label) or "" for guess in guesses
+            )
+        return Prediction(labels, runner_up, score, round(familiarity, DECIMALS))
 
 
 def _spaced(examples: Sequence[TaughtExample]) -> tuple[TaughtExample, ...]:
@@ -746,19 +720,19 @@ def fit_group(
 ) -> FittedGroup:
     """Fit examples in canonical order; `embed` gives int16 [n, 384] for the label texts.
 
-    Raises EngineError when there is no example or one has not a value for each leaf.
+    Raises EngineError when there is no example or one has not a label for each leaf.
     """
     if not examples:
         raise EngineError("examples", "must not be empty", "one taught example or more")
-    if not leaves or any(len(example.values) != len(leaves) for example in examples):
-        raise EngineError("answer", "must have one value for each leaf of its group", f"{len(leaves)} values")
+    if not leaves or any(len(example.labels) != len(leaves) for example in examples):
+        raise EngineError("answer", "must have one label for each leaf of its group", f"{len(leaves)} labels")
     kept = _spaced(examples)
     vectors = np.stack([example.vector for example in kept])
     dense = len(kept) <= DENSE_MOST_EXAMPLES
     base = _Dense(vectors, [example.subject for example in kept]) if dense else _Landmarks(vectors)
     units = np.unique(base.labels)
     fits = tuple(
-        _fit_leaf(base, units, leaf, [example.values[index] for example in kept], criterion, embed)
+        _fit_leaf(base, units, leaf, [example.labels[index] for example in kept], criterion, embed)
         for index, leaf in enumerate(leaves)
     )
     near = np.round(_nearest_mean(base.apart()[units]), DECIMALS)
@@ -771,11 +745,10 @@ def content_hash(
 ) -> str:
     """SHA-256 over everything a fit depends on; equal hashes have equal fits."""
     digest = hashlib.sha256()
-    head = [CONSTANTS, encoder_id, criterion, [[list(leaf.path), leaf.kind, list(leaf.members), leaf.minimum,
-            leaf.maximum, leaf.multiple_of] for leaf in leaves]]  # fmt: skip
-    digest.update(canonical(head).encode())
+    head = [CONSTANTS, encoder_id, criterion, [repr(leaf) for leaf in leaves]]
+    digest.update(canonical_json(head).encode())
     for example in examples:
-        digest.update(canonical([example.key, example.subject, list(example.values)]).encode())
+        digest.update(canonical_json([example.key, example.subject, list(example.labels)]).encode())
         digest.update(np.ascontiguousarray(example.vector, dtype="<i2").tobytes())
     return digest.hexdigest()
 
