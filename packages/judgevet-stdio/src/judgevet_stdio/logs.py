@@ -46,3 +46,5 @@ def configure_logging(log_format: LogFormat = "auto", level: str = "info") -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for chatty in ("httpx", "httpcore"):  # they log addresses and headers
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -11,14 +11,17 @@ from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
+    nullcontext,
 )
 from typing import Annotated, Any, Literal
 
 import anyio
 import typer
 from judgment_engine.providers.base import AsyncSystemOnePort, ProviderUnavailableError, SystemOnePort
+from judgment_engine.providers.controls import Controls
 
 from judgevet_stdio.logs import configure_logging
+from judgevet_stdio.own_providers import controls, embedded_provider, hosted_provider, open_audit
 from judgevet_stdio.server import (
     DEFAULT_MODEL,
     SERVER_VERSION,
@@ -27,6 +30,7 @@ from judgevet_stdio.server import (
     create_mcp_server,
     require_port,
 )
+from judgevet_stdio.settings import MISSING_KEY, Settings, SettingsProblem, read_settings, resolve_key
 from judgevet_stdio.stdio import DRAIN_SECONDS, Stopping, handle_signals, serve_stdio
 from judgevet_stdio.tools import server_instructions
 from judgevet_stdio.worker import Worker
@@ -208,22 +212,39 @@ async def _left(leave: Callable[..., Any], failure: BaseException | None) -> Non
 
 def _serve_configured(provider: str | None, model: str, instructions: str) -> int:
     """Serves the command's own provider, as the environment sets it."""
-    chosen = provider or os.environ.get("JEV_PROVIDER") or "hosted"
-    if chosen != "embedded":
-        print(
-            "judgevet-mcp: only the embedded provider can serve yet: judgevet-mcp --provider embedded",
-            file=sys.stderr,
-        )
+    try:
+        settings = read_settings(provider)
+    except SettingsProblem as problem:
+        print(f"judgevet-mcp: {problem}", file=sys.stderr)
         return 2
-    configure_logging()
-    return run_to_exit_code(None, _embedded, model, instructions)
+    configure_logging(settings.log.format, settings.log.level)
+    api = settings.api
+    if settings.provider == "hosted" and api.key_source is None:
+        print(f"judgevet-mcp: {MISSING_KEY}", file=sys.stderr)
+        return 2
+    try:
+        with stage("audit sink"):
+            audit = open_audit(api)
+        with audit or nullcontext():
+            return run_to_exit_code(
+                None,
+                _own_factory(settings, controls(api, audit)),
+                api.default_model if model == DEFAULT_MODEL else model,
+                instructions,
+                # The last calls may use their whole deadline, and are then still to be answered.
+                drain_seconds=api.deadline_seconds + 1.0,
+            )
+    except StageFailed as failure:
+        print(failure.line(), file=sys.stderr)
+        return 1
 
 
-@contextmanager
-def _embedded() -> Iterator[SystemOnePort]:
-    from judgment_engine.providers.embedded import EmbeddedProvider  # slow to import, and not always needed
-
-    yield EmbeddedProvider()
+def _own_factory(settings: Settings, limits: Controls) -> ProviderFactory:
+    if settings.provider == "embedded":
+        return lambda: embedded_provider(limits)
+    with stage("credential resolution"):
+        owned = hosted_provider(settings.api, resolve_key(settings.api), limits)
+    return lambda: owned
 
 
 app = typer.Typer(add_completion=False)
