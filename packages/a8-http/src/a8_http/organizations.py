@@ -1,9 +1,8 @@
 """Organizations and the settings an operator gives them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from a8_http.principals import new_id
@@ -40,14 +39,14 @@ def create_organization(store: Store, name: str) -> str:
     return organization_id
 
 
-def list_organizations(store: Store) -> Sequence[Mapping[str, Any]]:
+def list_organizations(store: Store) -> Sequence[RowMapping]:
     """All organizations, oldest first; times in seconds since 1970."""
     with store.reading() as connection:
         query = select(organizations).order_by(organizations.c.created_at, organizations.c.id)
         return connection.execute(query).mappings().all()
 
 
-def find_organization(store: Store, name_or_id: str | None) -> Mapping[str, Any]:
+def find_organization(store: Store, name_or_id: str | None) -> RowMapping:
     """The organization of that id or name; without one, the only one there is. Raises ValueError."""
     every = list_organizations(store)
     if name_or_id is None:

@@ -4,11 +4,10 @@ import hashlib
 import hmac
 import secrets
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import RowMapping, insert, select, update
 
 from a8_http.store import Store, api_keys, organizations
 
@@ -98,7 +97,7 @@ def create_key(
     return NewKey(key_id, token)
 
 
-def list_keys(store: Store, organization_id: str | None = None) -> Sequence[Mapping[str, Any]]:
+def list_keys(store: Store, organization_id: str | None = None) -> Sequence[RowMapping]:
     """Keys without their hashes, oldest first; times in seconds since 1970."""
     shown = [column for column in api_keys.c if column.name != "secret_hash"]
     query = select(*shown).order_by(api_keys.c.created_at, api_keys.c.id)

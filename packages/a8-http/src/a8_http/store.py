@@ -16,6 +16,7 @@ from sqlalchemy import (
     Engine,
     ForeignKey,
     Index,
+    Insert,
     LargeBinary,
     String,
     Table,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     event,
     text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlmodel import Field, SQLModel
@@ -193,6 +195,11 @@ class Store:
             connection = connection.execution_options(sqlite_begin="BEGIN IMMEDIATE")
             with connection.begin():
                 yield connection
+
+    def insert_missing(self, table: Table) -> Insert:
+        """An insert that leaves rows alone whose primary key is there already."""
+        dialect = sqlite if self.is_sqlite else postgresql
+        return dialect.insert(table).on_conflict_do_nothing()
 
     def seconds(self, connection: Connection) -> int:
         """Whole seconds since 1970 on the database's clock, read now and not at the transaction's start."""
