@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -23,11 +25,13 @@ from judgment_engine.criteria import (
     require_score_criteria,
 )
 from judgment_engine.policy import PolicyAnswerError, PolicyError, evaluate_policy, parse_policy
-from judgment_engine.providers.base import ProviderError, Questions
+from judgment_engine.providers.base import JevBudgetExceededError, ProviderError, Questions
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
 
 from judgevet_stdio.tools import DEFAULT_CHOICE_CRITERIA, DEFAULT_SCORE_CRITERIA
+
+logger = logging.getLogger(__name__)
 
 # Judges a state: (state, questions) -> judgment, with the model the host selected.
 Judge = Callable[[Any, Questions], Awaitable[Judgment]]
@@ -158,7 +162,7 @@ async def _evaluate_policy(
     _require_finite("state", state)
     _require_finite("questions", arguments["questions"])
     if "evidence" in arguments:
-        judgment = await judge_with_evidence(arguments["evidence"], state, questions)
+        judgment = await _judged_with_evidence(judge_with_evidence, arguments["evidence"], state, questions)
     else:
         judgment = await judge(state, questions)
     report = evaluate_policy(policy, questions, judgment.answers)
@@ -167,6 +171,22 @@ async def _evaluate_policy(
         "answers": {name: _named(name, answer) for name, answer in judgment.answers.items()},
         "policy": report.to_json(),
     }
+
+
+async def _judged_with_evidence(
+    judge_with_evidence: JudgeWithEvidence, evidence: object, state: Any, questions: Questions
+) -> Judgment:
+    # What failed may quote an image or its question, so only the kind of failure is told.
+    try:
+        return await judge_with_evidence(evidence, state, questions)
+    except JevBudgetExceededError:
+        raise
+    except ProviderError as error:
+        raise RefusedCall(f"{type(error).__name__}: media evaluation failed") from None
+    except Exception as error:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("media evaluation failed: %s\n%s", type(error).__name__, frames)
+        raise RefusedCall("media evaluation failed") from None
 
 
 def _named(name: str, answer: Answer) -> dict[str, Any]:

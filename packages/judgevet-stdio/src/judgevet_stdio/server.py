@@ -8,10 +8,11 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from judgment_engine.answers import Judgment
 from judgment_engine.criteria import State
+from judgment_engine.evidence import judge_with_evidence, judge_with_evidence_async
 from judgment_engine.providers.base import (
     AsyncSystemOnePort,
     ProviderError,
@@ -96,7 +97,16 @@ class PortCalls:
 
     async def judge_with_evidence(self, evidence: object, state: State, questions: Questions) -> Judgment:
         """Like `judge`, with an image-evidence manifest as the caller sent it."""
-        raise ProviderUnavailableError("evidence is not wired")
+        port, model = self._port, self._model
+        if self._asynchronous:
+            result = await judge_with_evidence_async(
+                cast(AsyncSystemOnePort, port), state, questions, model, evidence
+            )
+        else:
+            result = await self._on_worker(
+                lambda: judge_with_evidence(cast(SystemOnePort, port), state, questions, model, evidence)
+            )
+        return _require_judgment(result)
 
     async def _on_worker(self, call: Callable[[], T]) -> T:
         if self._worker is not None:
