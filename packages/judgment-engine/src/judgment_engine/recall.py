@@ -1,7 +1,14 @@
-"""Questions about what was taught: recognising them, their topic, and ranking the taught examples for it."""
+"""Questions about what was taught: recognising them, their topic, and ranking the examples for it."""
 
+import math
 import re
+from collections.abc import Iterable, Sequence
 from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from judgment_engine.fitting import QUANTUM
 
 MOST_PRECEDENTS = 10
 BM25_WEIGHT = 0.15  # of the lexical score, divided by its maximum, beside the cosine
@@ -10,8 +17,19 @@ COSINE_FLOOR = 0.20  # below it an example needs a word in common with the topic
 BM25_K1 = 1.2
 BM25_B = 0.75
 
-# Vectors are round(8192 * unit vector), so that integer dot products are exact.
-QUANTUM = 8192
+_SLACK = 1e-5  # more than single precision can be wrong about a cosine
+_CHUNK = 4096
+
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+# Words that carry no content of their own.
+STOP_WORDS = frozenset(
+    """a about above after again all also am an and any are as at be because been before being below
+    between both but by can could did do does doing done down during each few for from further had has
+    have having he her here hers him his how i if in into is it its itself just me more most my no nor
+    not now of off on once one only or other our ours out over own please same she should so some such
+    than that the their theirs them then there these they this those through to too under until up us
+    very was we were what when where which while who whom why will with would you your yours""".split()  # noqa: SIM905 - a list of one word a line would be longer than this module
+)
 
 # Every repetition below is bounded or possessive: untrusted text cannot make a search slow.
 _TAUGHT = r"(?:taught|teach|told|shown|learn(?:ed|t)?|remember|trained|know\ (?:about|of|on)|have\ on)"
@@ -108,3 +126,101 @@ def _near_precedents(pattern: re.Pattern[str], text: str) -> re.Match[str] | Non
             if match and match.end() >= word.end():
                 return match
     return None
+
+
+# Ranking
+
+
+def content_terms(text: str) -> list[str]:
+    """Words by which examples and topics are compared: case folded, plural s dropped, stop words left out."""
+    words = (word.casefold() for word in WORD.findall(text))
+    return [_singular(word) for word in words if word not in STOP_WORDS]
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+class Postings:
+    """Which of n texts holds which term, for BM25."""
+
+    def __init__(self, texts: Iterable[Sequence[str]]) -> None:
+        index: dict[str, int] = {}
+        terms: list[int] = []
+        lengths: list[int] = []
+        for text in texts:
+            terms.extend([index.setdefault(term, len(index)) for term in text])
+            lengths.append(len(text))
+        self.n = len(lengths)
+        self.index = index
+        self.lengths = np.array(lengths, dtype=np.float64)
+        documents = np.repeat(np.arange(self.n), lengths)
+        order = np.argsort(np.array(terms, dtype=np.intp), kind="stable")
+        self._documents = documents[order]
+        counts = np.bincount(np.array(terms, dtype=np.intp), minlength=len(index))
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+
+    def bm25(self, query: Iterable[str]) -> NDArray[np.float64]:
+        """Scores [n]; 0 for a text without a term of the query."""
+        scores = np.zeros(self.n)
+        average = max(float(self.lengths.mean()) if self.n else 1.0, 1.0)
+        for term in sorted(set(query)):
+            position = self.index.get(term)
+            if position is None:
+                continue
+            held = self._documents[self._starts[position] : self._starts[position + 1]]
+            documents, counts = np.unique(held, return_counts=True)
+            rarity = math.log(1 + (self.n - len(documents) + 0.5) / (len(documents) + 0.5))
+            dampened = counts + BM25_K1 * (1 - BM25_B + BM25_B * self.lengths[documents] / average)
+            scores[documents] += rarity * counts * (BM25_K1 + 1) / dampened
+        return scores
+
+
+def rank(
+    vector: NDArray[np.int16],
+    vectors: NDArray[np.int16],
+    lexical: NDArray[np.float64] | None = None,
+    *,
+    floor: float | None = None,
+    most: int = MOST_PRECEDENTS,
+) -> list[int]:
+    """Positions of the best rows of `vectors` [n, d] by cosine and BM25; ties keep their order.
+
+    With a floor, rows below that cosine are left out unless they have a lexical score.
+    """
+    n = len(vectors)
+    bonus = np.zeros(n)
+    if lexical is not None and n and lexical.max() > 0:
+        bonus = BM25_WEIGHT * lexical / lexical.max()
+    # Single precision finds the candidates; exact integers decide among them.
+    near = _approximate_cosines(vector, vectors) + bonus
+    eligible = np.ones(n, dtype=bool) if floor is None else (near - bonus >= floor - _SLACK) | (bonus > 0)
+    candidates = np.flatnonzero(eligible)
+    if len(candidates) > most:
+        bound = np.partition(near[candidates], len(candidates) - most)[len(candidates) - most]
+        candidates = candidates[near[candidates] >= bound - _SLACK]
+    cosines = _exact_cosines(vector, vectors, candidates)
+    if floor is not None:
+        kept = (cosines >= floor) | (bonus[candidates] > 0)
+        candidates, cosines = candidates[kept], cosines[kept]
+    scores = np.round(cosines + bonus[candidates], 9)
+    order = np.lexsort((candidates, -scores))[:most]
+    return [int(candidates[position]) for position in order]
+
+
+def _approximate_cosines(vector: NDArray[np.int16], vectors: NDArray[np.int16]) -> NDArray[np.float64]:
+    query = vector.astype(np.float32) / np.float32(QUANTUM * QUANTUM)
+    found = np.empty(len(vectors), dtype=np.float64)
+    for start in range(0, len(vectors), _CHUNK):
+        found[start : start + _CHUNK] = vectors[start : start + _CHUNK].astype(np.float32) @ query
+    return found
+
+
+def _exact_cosines(
+    vector: NDArray[np.int16], vectors: NDArray[np.int16], positions: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    query = vector.astype(np.float64)
+    found = np.empty(len(positions), dtype=np.float64)
+    for start in range(0, len(positions), _CHUNK):
+        found[start : start + _CHUNK] = vectors[positions[start : start + _CHUNK]].astype(np.float64) @ query
+    return found / (QUANTUM * QUANTUM)

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from typing import cast
 
 from judgment_engine.errors import EngineError
-from judgment_engine.recall import is_recall_text, topic_of, without_precedents_clause
+from judgment_engine.recall import STOP_WORDS, WORD, is_recall_text, topic_of, without_precedents_clause
 from judgment_engine.verdicts import Format, Node, canonical_json, check_answer, read_format
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -21,9 +21,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-
-
 _QUESTION_MARKS = "?？؟"
 _CLOSING = "\"'”’»)]"
 _SENTENCE_END = re.compile(
@@ -31,15 +28,6 @@ _SENTENCE_END = re.compile(
 )
 _NO_SENTENCE_END = frozenset({"mr", "mrs", "ms", "dr", "prof", "vs", "e.g", "i.e", "approx", "cf", "fig"})
 
-# Words that carry no content of their own.
-_STOP_WORDS = _words(
-    """a about above after again all also am an and any are as at be because been before being below
-    between both but by can could did do does doing done down during each few for from further had has
-    have having he her here hers him his how i if in into is it its itself just me more most my no nor
-    not now of off on once one only or other our ours out over own please same she should so some such
-    than that the their theirs them then there these they this those through to too under until up us
-    very was we were what when where which while who whom why will with would you your yours"""
-)
 # Words that point back at something said before.
 _BACK_PRONOUNS = _words(
     """it its it's itself this that that's these those they they're their theirs them he he's his him she
@@ -118,7 +106,7 @@ class Request:
     @cached_property
     def subject_missing(self) -> bool:
         """Whether the subject has no word, or only words that point at something that is not there."""
-        words = [word.casefold().replace("’", "'") for word in _WORD.findall(self.subject)]
+        words = [word.casefold().replace("’", "'") for word in WORD.findall(self.subject)]
         return all(word in _REFERENCE_WORDS for word in words)
 
 
@@ -269,9 +257,9 @@ def _read_together(texts: list[str]) -> str:
     """The latest text, after the one before it where it is too short or points back at it."""
     subject = texts[0].strip()
     for text in texts[1:]:
-        words = [word.casefold().replace("’", "'") for word in _WORD.findall(text)]
+        words = [word.casefold().replace("’", "'") for word in WORD.findall(text)]
         points_back = bool(words) and (words[0] in _BACK_PRONOUNS or words[0] == "and")
-        few = sum(word not in _STOP_WORDS for word in words) < FEW_CONTENT_WORDS
+        few = sum(word not in STOP_WORDS for word in words) < FEW_CONTENT_WORDS
         subject = f"{subject}\n{text.strip()}".strip() if few or points_back else text.strip()
     return subject
 

@@ -1,6 +1,7 @@
 """Verdict shapes: what a format asks for, what an answer holds, and a verdict built from leaf values.
 
 A leaf value travels as its label: canonical JSON text, or ABSENT where an optional property was left out.
+An array's label lists its members.
 """
 
 import json
@@ -23,7 +24,7 @@ MOST_ANSWER_BYTES = 64 * 1024
 
 ABSENT = ""  # the label of an optional property that is left out; no JSON text is empty
 NULL = "null"
-PRESENT = "{}"  # the label of an object or array that is there, whatever it holds
+PRESENT = "{}"  # the label of an object that is there, whatever it holds
 
 _IGNORED = frozenset(
     {"title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions"}
@@ -501,12 +502,12 @@ def _shown(value: object) -> str:
 
 
 def allows(node: Leaf, label: str) -> bool:
-    """Whether a leaf may hold the value with this label (for an array: whether it may hold this member)."""
+    """Whether a leaf may hold the value with this label."""
     if node.kind == "any":
         return True
-    if label == NULL and node.kind != "array":
+    if label == NULL:
         return node.nullable
-    if node.kind in ("enum", "array"):
+    if node.kind == "enum":
         return label in (node.values or ())
     return _fits(node, json.loads(label))
 
@@ -543,26 +544,16 @@ def _collect(node: Node, path: Path, found: dict[Path, Leaf]) -> None:
 
 @dataclass(frozen=True)
 class AnswerLeaves:
-    """What one answer says: a label for each leaf, the members of arrays, and which objects are there."""
+    """What one answer says: a label for each leaf, and for each object PRESENT, NULL or ABSENT."""
 
     labels: Mapping[Path, str]
-    members: Mapping[Path, frozenset[str]]
     objects: Mapping[Path, str]
 
 
 def answer_leaves(answer: object, shape: Node | None) -> AnswerLeaves:
     """Take an answer apart along its format's shape, or along its own when there is no format."""
     labels: dict[Path, str] = {}
-    members: dict[Path, frozenset[str]] = {}
     objects: dict[Path, str] = {}
-
-    def leaf(path: Path, value: object) -> None:
-        if isinstance(value, list):
-            items = [canonical_json(item) for item in cast("list[object]", value)]
-            labels[path] = PRESENT
-            members[path] = frozenset(items)
-        else:
-            labels[path] = canonical_json(value)
 
     def left_out(node: Node, path: Path) -> None:
         if isinstance(node, Leaf):
@@ -574,7 +565,7 @@ def answer_leaves(answer: object, shape: Node | None) -> AnswerLeaves:
 
     def walk(node: Node, value: object, path: Path) -> None:
         if isinstance(node, Leaf):
-            leaf(path, value)
+            labels[path] = canonical_json(value)
             return
         if not isinstance(value, Mapping):
             left_out(node, path)
@@ -592,7 +583,7 @@ def answer_leaves(answer: object, shape: Node | None) -> AnswerLeaves:
                 walk(shape_of_answer(inner), inner, (*path, name))
 
     walk(shape_of_answer(answer) if shape is None else shape, answer, ())
-    return AnswerLeaves(labels, members, objects)
+    return AnswerLeaves(labels, objects)
 
 
 def build_verdict(shape: Node, leaves: AnswerLeaves) -> object:
@@ -607,11 +598,11 @@ def build_verdict(shape: Node, leaves: AnswerLeaves) -> object:
                 for name, inner in node.properties.items()
                 if name in node.required or not absent(inner, (*path, name))
             }
-        if path in leaves.members and leaves.labels.get(path) == PRESENT:
-            chosen = leaves.members[path]
-            order = node.values if node.kind == "array" and node.values is not None else sorted(chosen)
-            return [json.loads(member) for member in order if member in chosen]
-        return json.loads(leaves.labels[path])
+        found: object = json.loads(leaves.labels[path])
+        if isinstance(found, list) and node.kind == "array":
+            members = {canonical_json(member) for member in cast("list[object]", found)}
+            return [json.loads(member) for member in node.values or () if member in members]
+        return cast("object", found)
 
     def absent(node: Node, path: Path) -> bool:
         if isinstance(node, ObjectShape):

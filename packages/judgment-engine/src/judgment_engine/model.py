@@ -1,0 +1,530 @@
+"""A model fitted from taught examples: it judges a request, abstains, recalls and proposes.
+
+`fit(examples)` gives a Model; it is a pure function of the examples, the certificate and the encoder.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from judgment_engine.abstention import CERTIFICATES, Abstention, Calibration, Certificate, calibrate, check
+from judgment_engine.abstention import artefact_hash as group_hash
+from judgment_engine.encoder import Encoder, load_encoder
+from judgment_engine.errors import EngineError
+from judgment_engine.fitting import QUANTUM, Embed, FitCache, FittedGroup, TaughtExample, Vectors, quantize
+from judgment_engine.recall import COSINE_FLOOR, MOST_PRECEDENTS, Postings, content_terms, rank
+from judgment_engine.requests import Request, normal_form, signature
+from judgment_engine.verdicts import (
+    ABSENT,
+    ANYTHING,
+    NULL,
+    PRESENT,
+    AnswerLeaves,
+    Format,
+    Leaf,
+    Node,
+    ObjectShape,
+    Path,
+    allows,
+    answer_leaves,
+    build_verdict,
+    canonical_json,
+    dotted,
+    leaf_nodes,
+    shape_of_answer,
+)
+
+CRITERION_COSINE = 0.80  # a paraphrase of a taught criterion reaches it; so does a negation, see signature
+
+MOST_PLANS = 64  # formats whose reading a group remembers
+
+JSON = Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request and the answer it was taught; `recorded_at` in seconds since 1970 (UTC)."""
+
+    request: Request
+    answer: JSON
+    recorded_at: int
+    seq: int = 0
+
+    @cached_property
+    def leaves(self) -> AnswerLeaves:
+        """The answer taken apart."""
+        return answer_leaves(self.answer, self.request.shape)
+
+    @cached_property
+    def shape(self) -> Node:
+        """The shape a verdict takes after this example."""
+        return self.request.shape or shape_of_answer(self.answer)
+
+    @cached_property
+    def canonical_answer(self) -> str:
+        """The answer as canonical JSON."""
+        return canonical_json(self.answer)
+
+    @cached_property
+    def terms(self) -> tuple[str, ...]:
+        """The content words of subject, criterion and answer, by which recall finds the example."""
+        text = f"{self.request.subject} {self.request.criterion or ''} {self.canonical_answer}"
+        return tuple(content_terms(text.replace("_", " ")))
+
+    def to_json(self) -> dict[str, JSON]:
+        """The example word for word as a precedent: input, format (where it had one), answer and time."""
+        time = datetime.fromtimestamp(self.recorded_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        format = self.request.format
+        return {
+            "input": self.request.input,
+            **({} if format is None else {"format": format.schema}),
+            "answer": self.answer,
+            "recorded_at": time,
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict in the shape that the format gives; without one, in that of the latest taught answer."""
+
+    verdict: JSON
+
+
+def embed_texts(texts: Sequence[str], encoder: Encoder | None = None) -> Vectors:
+    """int16 [n, 384] in units of 1/8192: a long text is the normalised mean of its windows."""
+    encoder = encoder or load_encoder()
+    pieces = [encoder.windows(text) for text in texts]
+    rows = encoder.encode([piece for windows in pieces for piece in windows]).astype(np.float64)
+    ends = np.cumsum([len(windows) for windows in pieces])
+    out = np.empty((len(texts), rows.shape[1]))
+    for index, (windows, end) in enumerate(zip(pieces, ends.tolist(), strict=True)):
+        mean = rows[end - len(windows) : end].mean(axis=0)
+        out[index] = mean / max(float(np.linalg.norm(mean)), 1e-12) if len(windows) > 1 else mean
+    return quantize(out)
+
+
+# Groups
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One fitted leaf and its taught labels: a value, or (`presence`) whether an object or array is there."""
+
+    path: Path
+    presence: bool
+    labels: frozenset[str]
+
+    @property
+    def is_array(self) -> bool:
+        return not self.presence and any(label.startswith("[") for label in self.labels)
+
+    def samples(self) -> list[str]:
+        """Labels to try a shape on: single members of arrays; ABSENT only where nothing else was taught."""
+        if self.is_array:
+            members = {canonical_json(m) for label in self.labels for m in _list(label)}
+            return [f"[{member}]" for member in sorted(members)] or ["[]"]
+        return list(self.labels - {ABSENT} or self.labels)
+
+    def label(self, leaves: AnswerLeaves) -> str:
+        """An example's label as the fit takes it."""
+        label = leaves.labels.get(self.path)
+        if self.presence:
+            return leaves.objects.get(self.path, PRESENT) if label is None else _presence(label)
+        return "[]" if self.is_array and not (label or "").startswith("[") else label or ABSENT
+
+
+def _list(label: str) -> list[JSON]:
+    return json.loads(label) if label.startswith("[") else []
+
+
+def _presence(label: str) -> str:
+    """What a presence column says of a leaf that is an array in some examples."""
+    return PRESENT if label.startswith("[") else label
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a group answers in a shape: which columns are asked and which labels each may hold."""
+
+    group: "Group"
+    shape: Node
+    columns: tuple[int, ...]
+    admits: tuple[Callable[[str], bool] | None, ...]
+
+    def verdict(self, labels: Sequence[str]) -> JSON:
+        """The verdict that these labels of the asked columns make."""
+        values: dict[Path, str] = {}
+        instead: dict[Path, str] = {}
+        for index, label in zip(self.columns, labels, strict=True):
+            column = self.group.columns[index]
+            (instead if column.presence else values)[column.path] = label
+        values |= {path: label for path, label in instead.items() if path in values and label != PRESENT}
+        return build_verdict(self.shape, AnswerLeaves(values, self.group.constant_objects | instead))
+
+
+class Group:
+    """The examples of one criterion whose answers have the same leaves, in canonical order."""
+
+    def __init__(self, examples: Sequence[Example], rows: NDArray[np.intp]) -> None:
+        self.examples = examples
+        self.rows = rows
+        self.paths = frozenset(examples[0].leaves.labels)
+        self.latest = examples[-1]
+        labels: dict[Path, set[str]] = {path: set() for path in sorted(self.paths)}
+        objects: dict[Path, set[str]] = {}
+        for example in examples:
+            for path, label in example.leaves.labels.items():
+                labels[path].add(label)
+            for path, label in example.leaves.objects.items():
+                objects.setdefault(path, set()).add(label)
+        columns = [_Column(path, False, frozenset(seen)) for path, seen in labels.items()]
+        arrays = {c.path: {_presence(label) for label in c.labels} for c in columns if c.is_array}
+        self.columns = columns + [
+            _Column(path, True, frozenset(seen))
+            for path, seen in sorted((arrays | objects).items())
+            if len(seen) > 1
+        ]
+        self.every_column = tuple(range(len(self.columns)))
+        self.constant_objects = {path: next(iter(seen)) for path, seen in objects.items() if len(seen) == 1}
+        self._calibrations: dict[tuple[tuple[int, ...], Certificate], Calibration] = {}
+        self._plans: dict[str | None, _Plan | list[str]] = {}
+
+    def fit(self, vectors: Vectors, embed: Embed, encoder_id: str, cache: FitCache) -> None:
+        """Fit the group on its rows of `vectors` [n, 384]."""
+        formatted = next((e for e in reversed(self.examples) if e.request.format is not None), None)
+        nodes = {} if formatted is None else leaf_nodes(formatted.shape)
+        leaves = [_fitted_leaf(column, nodes.get(column.path)) for column in self.columns]
+        taught = [
+            TaughtExample(
+                example.request.key,
+                example.request.subject,
+                vectors[row],
+                tuple(column.label(example.leaves) for column in self.columns),
+            )
+            for example, row in zip(self.examples, self.rows.tolist(), strict=True)
+        ]
+        criterion = self.examples[0].request.criterion or ""
+        self.fitted: FittedGroup = cache.fit(criterion, leaves, taught, embed, encoder_id)
+
+    def calibration(self, columns: tuple[int, ...], certificate: Certificate) -> Calibration:
+        """What the group's evidence supports for these columns."""
+        found = self._calibrations.get((columns, certificate))
+        if found is None:
+            found = calibrate(self.fitted.evidence(columns), certificate)
+            self._calibrations[columns, certificate] = found
+        return found
+
+    def plan(self, format: Format | None) -> "_Plan | list[str]":
+        """How to answer in a format (without one, as the latest example), or the properties it lacks."""
+        key = None if format is None else format.canonical
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plan(self.latest.shape if format is None else format.shape)
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = found
+        return found
+
+    def _plan(self, shape: Node) -> "_Plan | list[str]":
+        leaves, objects = _requirements(shape)
+        columns: list[int] = []
+        admits: list[Callable[[str], bool] | None] = []
+        missing = [dotted(path) for path in leaves if path not in self.paths]
+        for index, column in enumerate(self.columns):
+            node, required = leaves.get(column.path) or objects.get(column.path) or (None, False)
+            if node is None:
+                continue
+            admit = _admits(node, required, column)
+            admitted = [admit(sample) for sample in column.samples()]
+            if not any(admitted):
+                missing.append(dotted(column.path))
+            # A fit on numbers can give more numbers than were taught.
+            every = all(admitted) and not (ABSENT in column.labels and required) and not _has_numbers(column)
+            columns.append(index)
+            admits.append(None if every else admit)
+        for path, (node, required) in objects.items():
+            label = self.constant_objects.get(path, PRESENT)
+            if (label == ABSENT and required) or (label == NULL and not node.nullable):
+                missing.append(dotted(path))
+        if missing:
+            return list(dict.fromkeys(missing))
+        return _Plan(self, shape, tuple(columns), tuple(admits))
+
+
+def _fitted_leaf(column: _Column, node: Leaf | None) -> Leaf:
+    """How the fit is to read a column; `node` is its leaf in the latest taught format, if that has one."""
+    if column.presence:
+        return Leaf("boolean")
+    if column.is_array:
+        members = {canonical_json(m) for label in column.labels for m in _list(label)}
+        order = [member for member in (node.values or () if node else ()) if member in members]
+        return Leaf("array", (*order, *sorted(members.difference(order))))
+    return node or ANYTHING
+
+
+def _has_numbers(column: _Column) -> bool:
+    return any(label[:1] in "-0123456789" for label in column.labels if label)
+
+
+def _requirements(
+    shape: Node,
+) -> tuple[dict[Path, tuple[Leaf, bool]], dict[Path, tuple[ObjectShape, bool]]]:
+    """Every leaf and every object of a shape, with whether its parent requires it."""
+    leaves: dict[Path, tuple[Leaf, bool]] = {}
+    objects: dict[Path, tuple[ObjectShape, bool]] = {}
+
+    def walk(node: Node, path: Path, required: bool) -> None:
+        if isinstance(node, Leaf):
+            leaves[path] = node, required
+            return
+        objects[path] = node, required
+        for name, inner in node.properties.items():
+            walk(inner, (*path, name), name in node.required)
+
+    walk(shape, (), True)
+    return leaves, objects
+
+
+def _admits(node: Node, required: bool, column: _Column) -> Callable[[str], bool]:
+    """Whether a node of the asked shape may hold a label of a column."""
+
+    def admit(label: str) -> bool:
+        if label == ABSENT:
+            return not required
+        if label == NULL:
+            return node.nullable or node == ANYTHING
+        if column.presence and label == PRESENT:
+            return isinstance(node, ObjectShape) or node.kind in ("array", "any")
+        return isinstance(node, Leaf) and allows(node, label)
+
+    return admit
+
+
+# The model
+
+
+class Model:
+    """What the examples up to a horizon say. Reading never changes an answer; threads may share it."""
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        vectors: Vectors,
+        groups: dict[str, list[Group]],
+        certificate: Certificate,
+        embed: Embed,
+        criteria: dict[str, str],
+    ) -> None:
+        self.examples = examples
+        self.certificate: Certificate = certificate
+        self.vectors = vectors
+        self._groups = groups
+        self._embed = embed
+        self._criteria = criteria
+        self.row_of = {example.request.key: index for index, example in enumerate(examples)}
+        self._by_input: dict[str, list[int]] = {}
+        for index, example in enumerate(examples):
+            self._by_input.setdefault(example.request.input_key, []).append(index)
+        names = list(criteria.values())
+        self._criterion_vectors = embed(names) if names else np.zeros((0, vectors.shape[1]), np.int16)
+
+    def judge(self, request: Request, asked: int = 90) -> Verdict | Abstention:
+        """A verdict, or the abstention that names the first failed check; `asked` is 0 to 99.
+
+        Raises EngineError for an `asked` outside that range and for a request that asks what was taught.
+        """
+        if not 0 <= asked <= 99:
+            raise EngineError("asked", f"must be a whole number from 0 to 99, it is {asked!r}", "95 passes")
+        if request.is_recall:
+            raise EngineError("input", "asks what was taught", "a request with a subject to judge passes")
+        taught = self.taught(request)
+        if taught is not None:
+            return Verdict(taught.answer)
+        plan = self._matched(request)
+        if plan is None:
+            return Abstention("unfamiliar_criterion", asked, None, 0)
+        if isinstance(plan, list):
+            return Abstention("unfamiliar_format", asked, None, 0, plan)
+        calibration = plan.group.calibration(plan.columns, self.certificate)
+        if request.subject_missing:
+            return Abstention("missing_information", asked, None, calibration.earned, ["subject"])
+        vector = self._embed([request.subject])[0]
+        prediction = plan.group.fitted.predict(request.subject, vector, plan.columns, plan.admits)
+        if prediction is None:
+            columns = (plan.group.columns[index] for index in plan.columns)
+            names = list(dict.fromkeys(dotted(column.path) for column in columns))
+            return Abstention("unfamiliar_format", asked, None, 0, names)
+        return check(prediction, calibration, asked, plan.verdict) or Verdict(plan.verdict(prediction.labels))
+
+    def taught(self, request: Request) -> Example | None:
+        """The example of this very request; without a format the one taught without, else the only one."""
+        index = self.row_of.get(request.key)
+        if index is None and request.format is None:
+            same = self._by_input.get(request.input_key, [])
+            index = same[0] if len(same) == 1 else None
+        return None if index is None else self.examples[index]
+
+    def precedents(self, request: Request) -> list[Example]:
+        """At most ten examples of the matched group whatever their verdict, nearest the subject first."""
+        group = self._group_of(request)
+        if group is None:
+            return []
+        vector = self._embed([request.subject])[0]
+        return [group.examples[index] for index in rank(vector, self.vectors[group.rows])]
+
+    def recall(self, request: Request) -> list[Example]:
+        """At most ten examples nearest what the request asks about; the newest where it names no topic."""
+        if not self.examples:
+            return []
+        terms = content_terms(request.topic or request.subject)
+        if request.topic is None or not terms:
+            return list(reversed(self.examples[-MOST_PRECEDENTS:]))
+        vector = self._embed([request.topic])[0]
+        lexical = self._postings.bm25(terms)
+        return [self.examples[index] for index in rank(vector, self.vectors, lexical, floor=COSINE_FLOOR)]
+
+    @cached_property
+    def artefact_hash(self) -> str:
+        """SHA-256 over what was taught and what the fits chose; the same on every machine."""
+        groups = [group for groups in self._groups.values() for group in groups]
+        content = [
+            [CRITERION_COSINE, self.certificate],
+            [[e.request.key, e.canonical_answer, e.recorded_at] for e in self.examples],
+            sorted(
+                group_hash(group.fitted, group.calibration(group.every_column, self.certificate))
+                for group in groups
+            ),
+        ]
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @cached_property
+    def _postings(self) -> Postings:
+        return Postings(example.terms for example in self.examples)
+
+    def _matched(self, request: Request) -> "_Plan | list[str] | None":
+        """How to answer: the first matching group that fits the format, or the properties that none has."""
+        missing: list[str] | None = None
+        for normal in self._matching_criteria(request.criterion):
+            plans = [group.plan(request.format) for group in self._groups[normal]]
+            fitting_plans = [plan for plan in plans if isinstance(plan, _Plan)]
+            if fitting_plans:
+                # The answers that hold the least beside what is asked; without a format, the most examples.
+                asked = request.format is not None
+                return min(
+                    fitting_plans,
+                    key=lambda plan: (
+                        len(plan.group.columns) - len(plan.columns) if asked else 0,
+                        -len(plan.group.examples),
+                        sorted(plan.group.paths),
+                    ),
+                )
+            if missing is None:
+                lists = [plan for plan in plans if isinstance(plan, list)]
+                missing = min(lists, key=lambda names: (len(names), names))
+        return missing
+
+    def _matching_criteria(self, criterion: str | None) -> list[str]:
+        """Taught criteria in normal form, best first: the same words, then near ones of equal signature."""
+        if criterion is None or not normal_form(criterion):
+            return list(self._groups) if len(self._groups) == 1 else []
+        normal = normal_form(criterion)
+        same = [normal] if normal in self._groups else []
+        if not len(self._criterion_vectors):
+            return same
+        vector = self._embed([criterion])[0].astype(np.int64)
+        dots = self._criterion_vectors.astype(np.int64) @ vector
+        near = sorted(
+            (-int(dot), other)
+            for other, text, dot in zip(self._criteria, self._criteria.values(), dots.tolist(), strict=True)
+            if dot >= CRITERION_COSINE * QUANTUM * QUANTUM
+            and other != normal
+            and signature(text) == signature(criterion)
+        )
+        return same + [other for _, other in near]
+
+    def _group_of(self, request: Request) -> Group | None:
+        taught = self.taught(request)
+        if taught is not None:
+            for group in self._groups.get(self._home(taught), []):
+                if group.paths == frozenset(taught.leaves.labels):
+                    return group
+        plan = self._matched(request)
+        return plan.group if isinstance(plan, _Plan) else None
+
+    def _home(self, example: Example) -> str:
+        return _home(example, self._criteria)
+
+
+def _criteria(examples: Iterable[Example]) -> dict[str, str]:
+    """The taught criteria by their normal form, each in the words it was first taught in."""
+    found: dict[str, str] = {}
+    for example in examples:
+        criterion = example.request.criterion
+        if criterion is not None and normal_form(criterion):
+            found.setdefault(normal_form(criterion), criterion)
+    return found
+
+
+def _home(example: Example, criteria: dict[str, str]) -> str:
+    """The criterion an example belongs to: its own, else the only taught one, else none ("")."""
+    normal = normal_form(example.request.criterion or "")
+    if normal:
+        return normal
+    return next(iter(criteria)) if len(criteria) == 1 else ""
+
+
+def fit(
+    examples: Iterable[Example],
+    *,
+    certificate: Certificate = "default",
+    embed: Embed = embed_texts,
+    encoder_id: str = "",
+    cache: FitCache | None = None,
+    previous: Model | None = None,
+) -> Model:
+    """Fit a model; of the examples of one request the latest (recorded_at, seq) counts.
+
+    `embed` gives int16 [n, 384]. `cache` and `previous` (a model of the same encoder) only save work.
+    """
+    if certificate not in CERTIFICATES:
+        raise EngineError("certificate", f"is unknown: {certificate!r}", f"{', '.join(CERTIFICATES)} pass")
+    latest: dict[str, Example] = {}
+    for example in examples:
+        held = latest.get(example.request.key)
+        if held is None or (held.recorded_at, held.seq) <= (example.recorded_at, example.seq):
+            latest[example.request.key] = example
+    ordered = sorted(latest.values(), key=lambda e: (e.recorded_at, e.request.key))
+    vectors = _embedded(ordered, embed, previous)
+    criteria = _criteria(ordered)
+    rows: dict[tuple[str, frozenset[Path]], list[int]] = {}
+    for index, example in enumerate(ordered):
+        rows.setdefault((_home(example, criteria), frozenset(example.leaves.labels)), []).append(index)
+    groups: dict[str, list[Group]] = {}
+    for (home, _), indexes in rows.items():
+        if home == "" and criteria:
+            continue  # with several criteria and none of its own, an example answers only its very request
+        group = Group([ordered[index] for index in indexes], np.array(indexes, dtype=np.intp))
+        group.fit(vectors, embed, encoder_id, cache or FitCache())
+        group.calibration(group.every_column, certificate)
+        groups.setdefault(home, []).append(group)
+    return Model(ordered, vectors, groups, certificate, embed, criteria)
+
+
+def _embedded(examples: Sequence[Example], embed: Embed, previous: Model | None) -> Vectors:
+    known = previous.row_of if previous is not None else {}
+    new = [example.request.subject for example in examples if example.request.key not in known]
+    fresh = iter(embed(new)) if new else iter(())
+    rows = [
+        previous.vectors[known[example.request.key]]
+        if example.request.key in known and previous is not None
+        else next(fresh)
+        for example in examples
+    ]
+    return np.stack(rows) if rows else np.zeros((0, 384), np.int16)
