@@ -128,3 +128,8 @@ def test_answers_are_written_with_floats_and_string_levels() -> None:
         "legend": {"0": "L", "1": "H"},
         "probabilities": {"0": 0, "1": 1},
     }
+
+
+def test_a_structured_level_description_is_written_as_its_text() -> None:
+    score = ScoreAnswer(1, 1, {0: {"é": 1}, 1: None, 2: "H"}, {0: 0, 1: 1, 2: 0})
+    assert answer_to_json(score)["legend"] == {"0": '{"é": 1}', "1": "null", "2": "H"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,7 +150,10 @@ def most_probable_level(probabilities: Mapping[int, float]) -> int:
 
 
 def answer_to_json(answer: Answer) -> dict[str, Any]:
-    """An answer's own members, without its name: numbers as floats, score levels as strings."""
+    """An answer's own members, without its name: numbers as floats, score levels as strings.
+
+    A level's description that is structured JSON becomes its text, for a legend holds texts only.
+    """
     match answer:
         case NoulAnswer():
             return {"noul": answer.noul}
@@ -163,9 +167,13 @@ def answer_to_json(answer: Answer) -> dict[str, Any]:
             return {
                 "score": answer.score,
                 "confidence": answer.confidence,
-                "legend": {str(level): text for level, text in answer.legend.items()},
+                "legend": {str(level): _as_text(described) for level, described in answer.legend.items()},
                 "probabilities": {str(level): p for level, p in answer.probabilities.items()},
             }
+
+
+def _as_text(description: Any) -> str:
+    return description if isinstance(description, str) else json.dumps(description, ensure_ascii=False)
 
 
 def usage_to_json(usage: Usage) -> dict[str, int | None]:
