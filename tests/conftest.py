@@ -1,4 +1,4 @@
-"""Databases for tests: a SQLite file, and a PostgreSQL server of the session's own."""
+"""Databases for tests, a SQLite file and a PostgreSQL server of the session's own, and the event loop."""
 
 import itertools
 import shutil
@@ -61,9 +61,6 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     store.migrate()
     yield store
     store.close()
-"""Settings of the whole suite."""
-
-import pytest
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ LAUNCHER = Path(__file__).with_name("scripted_port.py")
 class Session:
     """One open session: calls by tool name, in either protocol era."""
 
+    envelope = ENVELOPE
+
     def __init__(self, server: StdioServer, era: str, record: Path) -> None:
         self.server = server
         self.era = era
@@ -81,12 +83,13 @@ def start(tmp_path: Path) -> Iterator[StartSession]:
         era: str = "legacy",
         opened: bool = True,
         options: dict[str, Any] | None = None,
-        **behaviour: Any,
+        behaviour: dict[str, Any] | None = None,
+        delay: float = 0,
     ) -> Session:
         record = tmp_path / f"record-{len(servers)}.jsonl"
         scripted = environment(
             SCRIPTED_KIND=kind,
-            SCRIPTED_PROVIDER=json.dumps({"kind": "ok", **behaviour}),
+            SCRIPTED_PROVIDER=json.dumps({"kind": "ok", "delay": delay, **(behaviour or {})}),
             SCRIPTED_OPTIONS=json.dumps(options or {}),
             SCRIPTED_RECORD=str(record),
         )
