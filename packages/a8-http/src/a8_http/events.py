@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from judgment_engine.abstention import CERTIFICATES, Certificate
+from judgment_engine.model import Example
 from judgment_engine.requests import Request, parse_request
 from judgment_engine.verdicts import canonical_json
 from sqlalchemy import Connection, func, insert, select, update
@@ -16,8 +18,6 @@ from sqlalchemy import Connection, func, insert, select, update
 from a8_http.errors import Refused
 from a8_http.store import Store, events, organizations
 from a8_http.vectors import StoredVector, insert_vectors
-
-CERTIFICATES = ("default", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Replay:
     """What the events up to `seq` leave: the held examples by request key, and the certificate."""
 
     seq: int = 0
-    certificate: str = "default"
-    held: Mapping[str, tuple[Request, Taught]] = field(default_factory=dict[str, tuple[Request, Taught]])
+    certificate: Certificate = "default"
+    held: Mapping[str, Example] = field(default_factory=dict[str, Example])
 
 
 def teach(
@@ -159,7 +159,7 @@ def replay(connection: Connection, organization_id: str, seq: int, start: Replay
     """The state after the event `seq`, continued from an earlier one."""
     start = start if start is not None and start.seq <= seq else Replay()
     held = dict(start.held)
-    certificate = start.certificate
+    certificate: Certificate = start.certificate
     rows = connection.execute(
         select(
             events.c.seq,
@@ -174,8 +174,9 @@ def replay(connection: Connection, organization_id: str, seq: int, start: Replay
     )
     for row in rows:
         if row.kind == "teach":
-            taught = _taught(row)
-            held[row.request_key] = (parse_request(taught.input, taught.format), taught)
+            given = json.loads(row.request)
+            request = parse_request(given["input"], given.get("format"))
+            held[row.request_key] = Example(request, json.loads(row.answer), row.recorded_at, row.seq)
         elif row.kind == "retract":
             held.pop(row.request_key, None)
         else:

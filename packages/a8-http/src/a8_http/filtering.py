@@ -1,0 +1,72 @@
+"""The harm filter: with an organization's reasoning on, a judgment provider reads a request before A8 does.
+
+It decides only whether the request is filtered, never a verdict.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import anyio.to_thread
+from judgment_engine.answers import Judgment, NoulAnswer
+from judgment_engine.criteria import Noul
+from judgment_engine.providers.base import AsyncSystemOnePort, ProviderError, SystemOnePort
+from judgment_engine.providers.embedded import EmbeddedProvider
+from judgment_engine.providers.hosted import DEFAULT_BASE_URL, HostedProvider, Service
+
+from a8_http.errors import Refused
+from a8_http.settings import Settings
+
+HARMS: Mapping[str, Noul] = {
+    "hate": Noul("Does the text express hatred of people for what they are?"),
+    "violence": Noul("Does the text threaten people with violence, or call for it?"),
+    "self_harm": Noul("Does the text speak of suicide or of hurting oneself?"),
+    "minors": Noul("Is the text sexual content about a child?"),
+}
+FILTERED = "This request was filtered for harmful content."
+DEFAULT_MODEL = "jev-latest"
+
+
+class HarmFilter:
+    """One provider, synchronous or asynchronous, asked about each harm at once."""
+
+    def __init__(self, provider: SystemOnePort | AsyncSystemOnePort, model: str = DEFAULT_MODEL) -> None:
+        self._provider = provider
+        self._model = model
+
+    async def check(self, text: str, threshold: float, *, fail_open: bool) -> None:
+        """Raises Refused where a harm is at least as likely as the threshold.
+
+        A provider that fails lets the request pass with `fail_open`, else the request is refused (503).
+        """
+        try:
+            judgment = await self._ask(text)
+        except ProviderError:
+            if fail_open:
+                return
+            raise Refused(
+                "not_ready",
+                "The harm filter cannot be asked now, and nothing was recorded: try again later.",
+            ) from None
+        for answer in judgment.answers.values():
+            if isinstance(answer, NoulAnswer) and answer.noul >= threshold:
+                raise Refused("filtered", FILTERED)
+
+    async def _ask(self, text: str) -> Judgment:
+        ask: Any = self._provider.system_one
+        if inspect.iscoroutinefunction(ask):
+            return await ask(text, HARMS, self._model)
+        return await anyio.to_thread.run_sync(ask, text, HARMS, self._model)
+
+    async def close(self) -> None:
+        if isinstance(self._provider, HostedProvider):
+            await self._provider.aclose()
+
+
+def filter_from(settings: Settings) -> HarmFilter:
+    """The filter with the provider that the settings name."""
+    if settings.filter_provider == "embedded":
+        return HarmFilter(EmbeddedProvider())
+    key = settings.filter_key.get_secret_value() if settings.filter_key else ""
+    service = Service(key=key, base_url=settings.filter_url or DEFAULT_BASE_URL, deadline=10.0)
+    return HarmFilter(HostedProvider(service), settings.filter_model or DEFAULT_MODEL)
