@@ -19,8 +19,20 @@ from judgment_engine.abstention import artefact_hash as group_hash
 from judgment_engine.encoder import Encoder, load_encoder
 from judgment_engine.errors import EngineError
 from judgment_engine.fitting import QUANTUM, Embed, FitCache, FittedGroup, TaughtExample, Vectors, quantize
-from judgment_engine.recall import COSINE_FLOOR, MOST_PRECEDENTS, Postings, content_terms, rank
-from judgment_engine.requests import Request, normal_form, signature
+from judgment_engine.proposals import (
+    CRITERION_WEIGHT,
+    LEAST_FIT,
+    STRENGTH_WEIGHT,
+    SUBJECT_WEIGHT,
+    Proposal,
+    Statement,
+    frame,
+    nothing_stated,
+    read_alone,
+    read_statement,
+)
+from judgment_engine.recall import COSINE_FLOOR, MOST_PRECEDENTS, Postings, content_terms, exact_cosines, rank
+from judgment_engine.requests import Request, has_only_references, normal_form, signature
 from judgment_engine.verdicts import (
     ABSENT,
     ANYTHING,
@@ -36,6 +48,7 @@ from judgment_engine.verdicts import (
     answer_leaves,
     build_verdict,
     canonical_json,
+    check_answer,
     dotted,
     leaf_nodes,
     shape_of_answer,
@@ -43,6 +56,8 @@ from judgment_engine.verdicts import (
 
 CRITERION_COSINE = 0.80  # a paraphrase of a taught criterion reaches it; so does a negation, see signature
 
+NEAREST_SUBJECTS = 3  # whose mean cosine says how near a statement is to a taught group
+IMPLIED_ACCURACY = 50  # of a proposed verdict when neither words nor input name the criterion
 MOST_PLANS = 64  # formats whose reading a group remembers
 
 JSON = Any
@@ -191,6 +206,9 @@ class Group:
             for path, seen in sorted((arrays | objects).items())
             if len(seen) > 1
         ]
+        self.labels = {path: frozenset(seen) for path, seen in labels.items()}
+        formatted = next((e for e in reversed(examples) if e.request.format is not None), None)
+        self.format = None if formatted is None else formatted.request.format
         self.every_column = tuple(range(len(self.columns)))
         self.constant_objects = {path: next(iter(seen)) for path, seen in objects.items() if len(seen) == 1}
         self._calibrations: dict[tuple[tuple[int, ...], Certificate], Calibration] = {}
@@ -198,8 +216,7 @@ class Group:
 
     def fit(self, vectors: Vectors, embed: Embed, encoder_id: str, cache: FitCache) -> None:
         """Fit the group on its rows of `vectors` [n, 384]."""
-        formatted = next((e for e in reversed(self.examples) if e.request.format is not None), None)
-        nodes = {} if formatted is None else leaf_nodes(formatted.shape)
+        nodes = {} if self.format is None else leaf_nodes(self.format.shape)
         leaves = [_fitted_leaf(column, nodes.get(column.path)) for column in self.columns]
         taught = [
             TaughtExample(
@@ -389,6 +406,131 @@ class Model:
         vector = self._embed([request.topic])[0]
         lexical = self._postings.bm25(terms)
         return [self.examples[index] for index in rank(vector, self.vectors, lexical, floor=COSINE_FLOOR)]
+
+    def propose(self, request: Request, *, sighted: bool = True) -> Proposal:
+        """The request and answer that would be recorded for a person's words.
+
+        `sighted` frames them like what was taught; without it only the words and the given format are read.
+        Raises EngineError when they state no answer and no verdict can be given.
+        """
+        if request.is_recall:
+            raise EngineError("input", "asks what was taught", "words that say what to learn pass")
+        if request.criterion is not None:
+            return self._propose_answer(request, request.criterion, sighted)
+        if sighted and self._groups:
+            found = self._nearest_frame(request)
+            if found is not None:
+                group, statement = found
+                format = request.format or group.format
+                shape = group.latest.shape if format is None else format.shape
+                answer = self._completed(statement, shape, group)
+                return Proposal(frame(group.latest.request.criterion, statement.subject), format, answer)
+            verdict = self.judge(request, IMPLIED_ACCURACY)
+            if isinstance(verdict, Verdict):
+                group = self._group_of(request)
+                format = request.format or (group.format if group else None)
+                criterion = group.latest.request.criterion if group else None
+                return Proposal(frame(criterion, request.subject), format, verdict.verdict)
+            if request.format is None:
+                raise nothing_stated()
+        return self._propose_alone(request)
+
+    def _propose_answer(self, request: Request, criterion: str, sighted: bool) -> Proposal:
+        """A request that holds its criterion: the answer its words state, else the verdict it would get."""
+        plan = self._matched(request) if sighted else None
+        group = plan.group if isinstance(plan, _Plan) else None
+        format = request.format or (group.format if group else None)
+        shape = format.shape if format else group.latest.shape if group else None
+        statement = None
+        if shape is not None:
+            words = request.messages[-1].content if request.turns_back else request.subject
+            taught = group.labels if group else {}
+            statement = read_statement(words, leaf_nodes(shape), taught, criterion)
+        if statement is not None and shape is not None and statement.explicit:
+            answer = self._completed(statement, shape, group)
+            if not has_only_references(statement.subject):
+                return Proposal(frame(criterion, statement.subject), format, answer)
+            if request.turns_back:
+                return Proposal(request.earlier_input(), format, answer)
+        verdict = self.judge(request, 0) if sighted else None
+        if isinstance(verdict, Verdict):
+            return Proposal(request.input, format, verdict.verdict)
+        if statement is not None and shape is not None and statement.strength > 0:
+            return Proposal(request.input, format, self._completed(statement, shape, group))
+        raise nothing_stated()
+
+    def _propose_alone(self, request: Request) -> Proposal:
+        """What the words and the given format hold by themselves."""
+        alone = read_alone(request.subject)
+        criterion = alone[0] if alone else None
+        if request.format is None:
+            if alone is None:
+                raise nothing_stated()
+            return Proposal(frame(criterion, alone[1]), None, alone[2])
+        shape = request.format.shape
+        statement = read_statement(request.subject, leaf_nodes(shape), {}, None)
+        if statement is None or has_only_references(statement.subject):
+            raise nothing_stated()
+        return Proposal(
+            frame(criterion, statement.subject), request.format, self._completed(statement, shape, None)
+        )
+
+    def _nearest_frame(self, request: Request) -> tuple[Group, Statement] | None:
+        """The taught group whose answer the words state and whose subjects and criterion are nearest."""
+        found: list[tuple[Group, Statement]] = []
+        for home in sorted(self._groups):
+            for group in self._groups[home]:
+                if request.format is not None and isinstance(group.plan(request.format), list):
+                    continue
+                format = request.format or group.format
+                shape = group.latest.shape if format is None else format.shape
+                criterion = group.latest.request.criterion
+                statement = read_statement(request.subject, leaf_nodes(shape), group.labels, criterion)
+                if statement and statement.strength > 0 and not has_only_references(statement.subject):
+                    found.append((group, statement))
+        if not found:
+            return None
+        words, *subjects = self._embed([request.subject, *(statement.subject for _, statement in found)])
+        best: tuple[float, Group, Statement] | None = None
+        for (group, statement), vector in zip(found, subjects, strict=True):
+            cosines = exact_cosines(vector, self.vectors[group.rows])
+            near = float(np.sort(cosines)[-NEAREST_SUBJECTS:].mean())
+            place = self._criterion_place.get(normal_form(group.latest.request.criterion or ""))
+            alike = 0.0
+            if place is not None:
+                alike = float(exact_cosines(words, self._criterion_vectors[place : place + 1])[0])
+            fit = SUBJECT_WEIGHT * near + CRITERION_WEIGHT * alike + STRENGTH_WEIGHT * statement.strength
+            if best is None or round(fit, 9) > best[0]:
+                best = round(fit, 9), group, statement
+        return None if best is None or best[0] < LEAST_FIT else best[1:]
+
+    def _completed(self, statement: Statement, shape: Node, group: Group | None) -> JSON:
+        """The stated answer; properties it does not name as they would be judged, else left out."""
+        leaves, objects = _requirements(shape)
+        labels = dict(statement.labels)
+        present = dict.fromkeys(objects, PRESENT)
+        unnamed = [path for path in leaves if path not in labels]
+        if unnamed and group is not None:
+            chosen = [(i, c) for i, c in enumerate(group.columns) if c.path in unnamed and not c.presence]
+            admits = [_admits(*leaves[column.path], column) for _, column in chosen]
+            vector = self._embed([statement.subject])[0]
+            positions = [index for index, _ in chosen]
+            guess = group.fitted.predict(statement.subject, vector, positions, admits) if chosen else None
+            if guess is not None:
+                labels |= {c.path: label for (_, c), label in zip(chosen, guess.labels, strict=True)}
+        for path, (_, required) in leaves.items():
+            if path not in labels and required:
+                raise EngineError(
+                    "input", f"does not say {dotted(path)}", "words that name it, or an answer, pass"
+                )
+            labels.setdefault(path, ABSENT)
+        answer = build_verdict(shape, AnswerLeaves(labels, present))
+        check_answer(shape, answer)
+        return answer
+
+    @cached_property
+    def _criterion_place(self) -> dict[str, int]:
+        return {normal: place for place, normal in enumerate(self._criteria)}
 
     @cached_property
     def artefact_hash(self) -> str:

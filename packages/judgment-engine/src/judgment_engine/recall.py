@@ -199,7 +199,7 @@ def rank(
     if len(candidates) > most:
         bound = np.partition(near[candidates], len(candidates) - most)[len(candidates) - most]
         candidates = candidates[near[candidates] >= bound - _SLACK]
-    cosines = _exact_cosines(vector, vectors, candidates)
+    cosines = exact_cosines(vector, vectors[candidates])
     if floor is not None:
         kept = (cosines >= floor) | (bonus[candidates] > 0)
         candidates, cosines = candidates[kept], cosines[kept]
@@ -216,11 +216,10 @@ def _approximate_cosines(vector: NDArray[np.int16], vectors: NDArray[np.int16]) 
     return found
 
 
-def _exact_cosines(
-    vector: NDArray[np.int16], vectors: NDArray[np.int16], positions: NDArray[np.intp]
-) -> NDArray[np.float64]:
+def exact_cosines(vector: NDArray[np.int16], vectors: NDArray[np.int16]) -> NDArray[np.float64]:
+    """Cosines [n] of one vector to rows [n, d], the same on every machine."""
     query = vector.astype(np.float64)
-    found = np.empty(len(positions), dtype=np.float64)
-    for start in range(0, len(positions), _CHUNK):
-        found[start : start + _CHUNK] = vectors[positions[start : start + _CHUNK]].astype(np.float64) @ query
+    found = np.empty(len(vectors), dtype=np.float64)
+    for start in range(0, len(vectors), _CHUNK):
+        found[start : start + _CHUNK] = vectors[start : start + _CHUNK].astype(np.float64) @ query
     return found / (QUANTUM * QUANTUM)

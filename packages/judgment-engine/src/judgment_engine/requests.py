@@ -99,6 +99,18 @@ class Request:
         return [{"role": message.role, "content": message.content} for message in self.messages]
 
     @property
+    def turns_back(self) -> bool:
+        """Whether the latest user message follows earlier ones."""
+        users = [message for message in self.messages if message.role == "user"]
+        return len(users) > 1 and self.messages[-1].role == "user"
+
+    def earlier_input(self) -> list[dict[str, str]]:
+        """The messages up to the user message before the latest: the request that a correction is about."""
+        users = [index for index, message in enumerate(self.messages) if message.role == "user"]
+        kept = self.messages[: users[-2] + 1]
+        return [{"role": message.role, "content": message.content} for message in kept]
+
+    @property
     def shape(self) -> Node | None:
         """The format's shape; None without a format."""
         return None if self.format is None else self.format.shape
@@ -106,8 +118,12 @@ class Request:
     @cached_property
     def subject_missing(self) -> bool:
         """Whether the subject has no word, or only words that point at something that is not there."""
-        words = [word.casefold().replace("’", "'") for word in WORD.findall(self.subject)]
-        return all(word in _REFERENCE_WORDS for word in words)
+        return has_only_references(self.subject)
+
+
+def has_only_references(text: str) -> bool:
+    """Whether a text has no word, or only words that point at something outside it."""
+    return all(word.casefold().replace("’", "'") in _REFERENCE_WORDS for word in WORD.findall(text))
 
 
 def parse_request(input: object, format: object = None) -> Request:
@@ -267,7 +283,7 @@ def _read_together(texts: list[str]) -> str:
 def _question_and_rest(text: str) -> tuple[str | None, str]:
     """The last sentence that ends in a question mark, and the text around it."""
     found: tuple[int, int] | None = None
-    for start, end in _sentences(text):
+    for start, end in sentences(text):
         if text[start:end].rstrip().rstrip(_CLOSING + "」』").endswith(tuple(_QUESTION_MARKS)):
             found = start, end
     if found is None:
@@ -276,7 +292,8 @@ def _question_and_rest(text: str) -> tuple[str | None, str]:
     return text[start:end].strip(), " ".join(filter(None, (text[:start].strip(), text[end:].strip())))
 
 
-def _sentences(text: str) -> list[tuple[int, int]]:
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Where each sentence starts and ends; a line break ends one."""
     spans: list[tuple[int, int]] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
