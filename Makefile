@@ -1,13 +1,13 @@
 # Everything a person runs. Needs only Python 3.11 to 3.13 and make; `make setup` brings the rest.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-http
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-fast test-all-pythons demo dist lock contracts clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,6 +22,10 @@ $(VENV)/.ready: requirements/uv.txt requirements/dev.txt $(PROJECTS)
 	$(UV) pip install --quiet --no-deps --no-build-isolation $(foreach p,$(PACKAGES),-e packages/$(p))
 	touch $@
 
+demo: setup ## Ask real judgment questions through real MCP clients, with no key and no network
+	$(BIN)/python -m judgevet_stdio.demo
+	$(BIN)/python -m a8_http.demo
+
 lint: setup ## ruff, pyright and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,7 +37,20 @@ format: setup ## Rewrite the files as ruff wants them
 	$(BIN)/ruff format .
 
 test: setup ## The whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
+
+test-fresh: setup ## The fast part of the suite on today's newest releases, resolved afresh into .venv-fresh
+	$(PYTHON) -m venv --clear .venv-fresh
+	$(UV) pip install --quiet --python .venv-fresh/bin/python --upgrade -r requirements/dev.in $(foreach p,$(PACKAGES),-e packages/$(p))
+	.venv-fresh/bin/python -m pytest -n 2 -m "not slow"
+
+test-all-pythons: setup ## The suite on every interpreter from 3.11 to 3.13 that is found
+	$(BIN)/python tests/all_pythons.py
+
+dist: setup ## Wheels of every package into dist/
+	rm -rf dist
+	for package in $(PACKAGES); do $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist packages/$$package || exit 1; done
+	ls dist
 
 lock: $(BIN)/python ## Resolve the dependencies again and rewrite requirements/*.txt
 	cd requirements && ../$(BIN)/$(LOCK) uv.in -o uv.txt

