@@ -21,7 +21,8 @@ _STRONG = (
     r"go(?:es)? (?:in)?to|belongs? (?:to|in|under|with)|should (?:always )?(?:go|be|get)(?: (?:in)?to)?"
     r"|must (?:always )?(?:go|be|get)(?: (?:in)?to)?|counts? as|treat(?:ed)? as|(?:is|are) (?:always|never)"
     r"|=>?|->|→"
-    r"|(?:(?:is|are) )?(?:rate[sd]?|scored?s?)(?: as| at)?|the (?:right |correct )?(?:answer|verdict) (?:is|was|should be)"
+    r"|(?:(?:is|are) )?(?:rate[sd]?|scored?s?)(?: as| at)?"
+    r"|the (?:right |correct )?(?:answer|verdict) (?:is|was|should be)"
 )
 _WEAK = r"is|are|was|were|means?|gets?|it['’]s|that['’]s"
 _CUE = re.compile(rf"(?<!\w)(?P<cue>(?P<strong>{_STRONG})|{_WEAK})(?!\w)", re.IGNORECASE)
@@ -38,8 +39,7 @@ _YES = re.compile(
     re.IGNORECASE,
 )
 _NO = re.compile(r"\b(?:no|not|never|false|reject(?:ed)?|denied|without)\b|n['’]t\b", re.IGNORECASE)
-_NUMBER_WORDS = {"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5"}
-_NUMBER_WORDS |= {"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
+_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBER = re.compile(
     rf"(?<![\w.])-?\d{{1,15}}(?:\.\d{{1,9}})?(?!\w|\.\d)|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE
 )
@@ -141,12 +141,11 @@ def read_statement(
 
 
 def read_alone(text: str) -> tuple[str, str, str] | None:
-    """A criterion, subject and answer from words alone: what stands around the first cue; None without one."""
+    """A criterion, subject and answer from words alone: what stands around a cue; None without one."""
     for start, end in sentences(text)[-MOST_SENTENCES:]:
         sentence = _without_lead_in(text[start:end].strip())[:MOST_HEAD]
-        cue = next((match for match in _cues(sentence) if match["strong"]), None) or next(
-            _cues(sentence), None
-        )
+        cues = list(_cues(sentence))
+        cue = next((match for match in cues if match["strong"]), cues[0] if cues else None)
         order = _ORDER.search(sentence)
         if order is not None and (cue is None or order.start() <= cue.start()):
             case, after = order["case"], sentence[order.end() :]
@@ -259,8 +258,8 @@ def _read_number(head: str, leaf: Leaf, labels: Iterable[str]) -> _Found | None:
     """The number after a cue, else the first one that fits."""
     best: _Found | None = None
     for match in _NUMBER.finditer(head):
-        number = float(_NUMBER_WORDS.get(match[0].lower(), match[0]))
-        label = canonical_json(number)
+        word = match[0].lower()
+        label = canonical_json(_NUMBER_WORDS.index(word) if word in _NUMBER_WORDS else float(word))
         if not allows(leaf, label) or (leaf.kind == "enum" and label not in labels):
             continue
         strength = 2.0 if _is_cued(head, match.start()) else 1.0
