@@ -407,17 +407,17 @@ class Model:
         lexical = self._postings.bm25(terms)
         return [self.examples[index] for index in rank(vector, self.vectors, lexical, floor=COSINE_FLOOR)]
 
-    def propose(self, request: Request, *, sighted: bool = True) -> Proposal:
-        """The request and answer that would be recorded for a person's words.
+    def propose(self, request: Request) -> Proposal:
+        """The request and answer that would be recorded for a person's words, framed like what was taught.
 
-        `sighted` frames them like what was taught; without it only the words and the given format are read.
+        `fit([])` proposes from the words and the given format alone.
         Raises EngineError when they state no answer and no verdict can be given.
         """
         if request.is_recall:
             raise EngineError("input", "asks what was taught", "words that say what to learn pass")
         if request.criterion is not None:
-            return self._propose_answer(request, request.criterion, sighted)
-        if sighted and self._groups:
+            return self._propose_answer(request, request.criterion)
+        if self._groups:
             found = self._nearest_frame(request)
             if found is not None:
                 group, statement = found
@@ -435,9 +435,9 @@ class Model:
                 raise nothing_stated()
         return self._propose_alone(request)
 
-    def _propose_answer(self, request: Request, criterion: str, sighted: bool) -> Proposal:
+    def _propose_answer(self, request: Request, criterion: str) -> Proposal:
         """A request that holds its criterion: the answer its words state, else the verdict it would get."""
-        plan = self._matched(request) if sighted else None
+        plan = self._matched(request)
         group = plan.group if isinstance(plan, _Plan) else None
         format = request.format or (group.format if group else None)
         shape = format.shape if format else group.latest.shape if group else None
@@ -452,7 +452,7 @@ class Model:
                 return Proposal(frame(criterion, statement.subject), format, answer)
             if request.turns_back:
                 return Proposal(request.earlier_input(), format, answer)
-        verdict = self.judge(request, 0) if sighted else None
+        verdict = self.judge(request, 0)
         if isinstance(verdict, Verdict):
             return Proposal(request.input, format, verdict.verdict)
         if statement is not None and shape is not None and statement.strength > 0:
