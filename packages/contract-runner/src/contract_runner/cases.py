@@ -34,6 +34,12 @@ def tools(surface: str) -> list[dict[str, Any]]:
     return json.loads((contracts_folder() / surface / "tools.json").read_text(encoding="utf-8"))
 
 
+def examples(surface: str) -> list[dict[str, Any]]:
+    """The examples that the `taught` cases of a surface need, in order."""
+    text = (contracts_folder() / surface / "taught.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def instructions(surface: str) -> str:
     """The pinned server instructions of a surface."""
     text = (contracts_folder() / surface / "instructions.txt").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 
 VERSION = re.compile(r"\d+(\.\d+)+\S*")
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def difference(expected: Any, actual: Any, path: str = "") -> str:
@@ -66,9 +67,26 @@ def _pattern_difference(pattern: str, actual: Any, path: str) -> str:
             fits = isinstance(actual, list) and bool(actual)
         case "@INSTRUCTIONS@":
             fits = isinstance(actual, str) and bool(actual)
+        case "@TIME@":
+            fits = isinstance(actual, str) and TIME.fullmatch(actual) is not None
+        case "@TEXT@":
+            fits = isinstance(actual, str) and bool(actual.strip())
+        case "@INTEGER@":
+            fits = type(actual) is int and 0 <= actual <= 100
+        case "@EXAMPLES@":
+            fits = isinstance(actual, list) and 1 <= len(actual) <= 10 and all(map(_is_example, actual))
+        case _ if pattern.startswith("@MODEL"):
+            accuracy = pattern.removeprefix("@MODEL").strip(":@") or r"\d\d?"
+            model = rf"a8-\d+-\d+:{accuracy}@\d{{8}}t\d{{6}}z"
+            fits = isinstance(actual, str) and re.fullmatch(model, actual) is not None
         case _:
             fits = pattern == actual
     return "" if fits else _differs(path, pattern, actual)
+
+
+def _is_example(value: Any) -> bool:
+    members = {"input", "answer", "recorded_at"}
+    return isinstance(value, dict) and members <= set(value) <= {*members, "format"}
 
 
 def _place(path: str) -> str:

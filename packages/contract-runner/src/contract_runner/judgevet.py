@@ -17,7 +17,7 @@ from contract_runner import cases
 from contract_runner.answers import SERVER_INFO, Outputs, answer_failure
 from contract_runner.comparison import difference, order_difference, short
 from contract_runner.discovery import list_failures
-from contract_runner.outcomes import Failure, Outcome
+from contract_runner.outcomes import CouldNotRun, Failure, Outcome
 from contract_runner.stand_in import StandIn
 from contract_runner.stdio import ENVELOPE, LEGACY, MODERN, StdioServer
 
@@ -84,12 +84,12 @@ def names() -> list[str]:
 
 
 def list_tools(target: Target) -> list[dict[str, Any]]:
-    """The tools that the command publishes. Raises RuntimeError when it does not answer."""
+    """The tools that the command publishes. Raises CouldNotRun when it does not answer."""
     with StandIn() as service, _serving(target, {}, service) as (server, _):
         open_session(server, "legacy", target.seconds)
         answer = server.wait(server.request("tools/list"), target.seconds)
         if not answer or "result" not in answer:
-            raise RuntimeError(f"tools/list was not answered: {server.errors()[-500:]}")
+            raise CouldNotRun(f"tools/list was not answered: {server.errors()[-500:].strip()}")
         return answer["result"]["tools"]
 
 
@@ -121,7 +121,7 @@ def _serving(target: Target, case: Mapping[str, Any], service: StandIn) -> Itera
             for variable, value in os.environ.items()
             if not variable.upper().startswith(NOT_INHERITED)
         }
-        server = StdioServer(target.command, {**inherited, **own}, folder)
+        server = StdioServer(target.command, {**inherited, **own})
         try:
             yield server, folder
         finally:
@@ -203,7 +203,7 @@ def _together(target: Target, group: Sequence[dict[str, Any]], era: str) -> list
         while waiting:
             with _serving(target, waiting[0], service) as (server, folder):
                 open_session(server, era, target.seconds)
-                outputs = _declared_outputs(server, era, target.seconds)
+                outputs = declared_outputs(server, era, target.seconds)
                 stuck = False
                 while waiting and not stuck:
                     case = waiting.pop(0)
@@ -217,7 +217,7 @@ def _together(target: Target, group: Sequence[dict[str, Any]], era: str) -> list
     return outcomes
 
 
-def _declared_outputs(server: StdioServer, era: str, seconds: float) -> Outputs:
+def declared_outputs(server: StdioServer, era: str, seconds: float) -> Outputs:
     params = {"_meta": ENVELOPE} if era == "modern" else {}
     answer = server.wait(server.request("tools/list", params), seconds) or {}
     result = answer.get("result")
@@ -263,7 +263,7 @@ def _alone(target: Target, case: Mapping[str, Any], era: str) -> Outcome:
         if era != "raw":
             # The answer to tools/list also shows that the process is up, so that a signal meets the server.
             open_session(server, era, target.seconds)
-            outputs = _declared_outputs(server, era, target.seconds)
+            outputs = declared_outputs(server, era, target.seconds)
         return Player(target, server, service, folder, era, outputs).play(case)
 
 

@@ -26,9 +26,14 @@ CHECKS = {
     "files": "nothing is written where nothing may be written",
     "secrets": "no key, provider address or judged state is echoed",
     "status": "the HTTP status and headers are the expected ones",
+    "known": "a defect on the list of known ones still exists",
 }
 
 Status = Literal["pass", "fail", "skip"]
+
+
+class CouldNotRun(Exception):
+    """The run could not be made at all, whatever the server would have answered."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 MODERN = "2026-07-28"
@@ -28,7 +27,7 @@ ENVELOPE = {
 class StdioServer:
     """The running command. Every message it writes is kept by id; `wait` takes the next one of an id."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         self._process = subprocess.Popen(
             command,
@@ -36,7 +35,6 @@ class StdioServer:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=dict(environment),
-            cwd=folder,
         )
         self._arrived = threading.Condition()
         self._messages: dict[Any, list[dict[str, Any]]] = defaultdict(list)

@@ -1,0 +1,3 @@
+from contract_runner.cli import main
+
+main()
