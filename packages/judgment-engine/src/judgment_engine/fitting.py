@@ -144,17 +144,22 @@ def _near_duplicates(vectors: Vectors) -> Indexes:
 
 
 @lru_cache(maxsize=16384)
-def terms(text: str) -> dict[str, float]:
-    """Word 1-2-grams and character 2-4-grams inside space-padded words -> 1 + ln(count)."""
+def _pieces(word: str) -> tuple[str, ...]:
+    """Character 2-4-grams of one space-padded word; the mark keeps them apart from words."""
+    padded = f" {word} "
+    return tuple(
+        f"#{padded[start : start + size]}" for size in (2, 3, 4) for start in range(len(padded) - size + 1)
+    )
+
+
+@lru_cache(maxsize=16384)
+def _terms(text: str) -> tuple[tuple[str, ...], Floats]:
+    """Word 1-2-grams and character 2-4-grams of a text, each with 1 + ln(count)."""
     words = re.findall(r"\w+", text[:LEXICAL_MOST_CHARACTERS].lower())
     counts = Counter(words)
     counts.update(f"{one} {two}" for one, two in itertools.pairwise(words))
-    for word, times in Counter(words).items():
-        padded = f" {word} "
-        for size in (2, 3, 4):
-            for start in range(max(len(padded) - size + 1, 0)):
-                counts[f"#{padded[start : start + size]}"] += times
-    return {term: 1.0 + float(np.log(count)) for term, count in counts.items()}
+    counts.update(itertools.chain.from_iterable(map(_pieces, words)))
+    return tuple(counts), 1.0 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))
 
 
 class Lexicon:
@@ -162,17 +167,16 @@ class Lexicon:
 
     def __init__(self, subjects: Sequence[str]) -> None:
         self.n = len(subjects)
-        taught = [terms(subject) for subject in subjects]
+        taught = [_terms(subject) for subject in subjects]
         self.index: dict[str, int] = {}
-        positions = [
-            np.fromiter((self.index.setdefault(term, len(self.index)) for term in row), np.intp, len(row))
-            for row in taught
-        ]
-        columns = np.concatenate([*positions, np.empty(0, np.intp)])
-        rows = np.repeat(np.arange(self.n), [len(row) for row in taught])
-        weights = np.array([weight for row in taught for weight in row.values()], dtype=np.float64)
+        columns = np.array(
+            [self.index.setdefault(term, len(self.index)) for row, _ in taught for term in row], dtype=np.intp
+        )
+        rows = np.repeat(np.arange(self.n), [len(row) for row, _ in taught])
+        weights = np.concatenate([weight for _, weight in taught])
         frequency = np.bincount(columns, minlength=len(self.index))
         self.idf = np.log((1 + self.n) / (1 + frequency)) + 1.0
+        self.unseen = float(np.log((1 + self.n) / 2.0)) + 1.0  # as rare as a term of one subject
         weights *= self.idf[columns]
         norms = np.sqrt(np.bincount(rows, weights * weights, minlength=self.n))
         weights /= norms[rows]
@@ -188,9 +192,10 @@ class Lexicon:
         terms_of = np.repeat(np.cumsum(shared) - 1, lengths)
         kept = np.repeat(shared, lengths)
         columns, rows, weights = terms_of[kept], self.rows[kept], self.weights[kept]
-        for start in range(0, int(shared.sum()), 4096):
+        count = int(shared.sum())
+        for start in range(0, count, 4096):
             first, last = np.searchsorted(columns, [start, start + 4096])
-            dense = np.zeros((4096, self.n))
+            dense = np.zeros((min(4096, count - start), self.n))
             dense[columns[first:last] - start, rows[first:last]] = weights[first:last]
             gram += dense.T @ dense
         np.fill_diagonal(gram, 1.0)
@@ -198,24 +203,19 @@ class Lexicon:
 
     def row(self, subject: str) -> Floats:
         """Cosines of one subject to the n taught ones; terms never taught count in its length."""
-        asked = terms(subject)
-        unseen = float(np.log((1 + self.n) / 2.0) + 1.0)
-        length = 0.0
-        known: list[tuple[int, float]] = []
-        for term, weight in asked.items():
-            position = self.index.get(term)
-            scaled = weight * (unseen if position is None else float(self.idf[position]))
-            length += scaled * scaled
-            if position is not None:
-                known.append((position, scaled))
-        row = np.zeros(self.n)
-        if not known:
-            return row
-        length = length**0.5
-        for position, scaled in known:
-            span = slice(self.starts[position], self.starts[position + 1])
-            row[self.rows[span]] += self.weights[span] * (scaled / length)
-        return row
+        asked, weights = _terms(subject)
+        if not asked or not self.index:
+            return np.zeros(self.n)
+        places = np.array([self.index.get(term, -1) for term in asked], dtype=np.intp)
+        known = places >= 0
+        weights = weights * np.where(known, self.idf[places], self.unseen)
+        weights /= np.sqrt((weights * weights).sum())
+        places, weights = places[known], weights[known]
+        firsts, lengths = self.starts[places], self.starts[places + 1] - self.starts[places]
+        before = np.cumsum(lengths) - lengths
+        postings: Indexes = np.repeat(firsts - before, lengths) + np.arange(int(lengths.sum()))
+        products: Floats = self.weights[postings] * np.repeat(weights, lengths)
+        return np.bincount(self.rows[postings], products, minlength=self.n).astype(np.float64)
 
 
 # --- the kernel and its inverse --------------------------------------------------------------------------
@@ -326,6 +326,13 @@ class _Landmarks:
         """Cosines to the landmarks with every pair inside one near-duplicate group at -inf."""
         same = self.labels[:, None] == self.labels[self.landmarks][None, :]
         return np.where(same, -np.inf, self.cosines)
+
+
+def _nearest(cosines: Floats) -> float:
+    """Mean of the best three of some cosines [n]; 0 where there is none."""
+    if cosines.size > NEIGHBOURS:
+        cosines = np.partition(cosines, cosines.size - NEIGHBOURS)[-NEIGHBOURS:]
+    return float(cosines.sum()) / max(cosines.size, 1)
 
 
 def _nearest_mean(cosines: Floats) -> Floats:
@@ -474,8 +481,8 @@ class _Categorical:
         if self.k == 1 or not isinstance(self.base, _Dense):
             return guess.masked_margin
         chosen = self.codes == self.labels.index(guess.label)
-        same, other = _nearest_mean(seen.cosines[None, chosen]), _nearest_mean(seen.cosines[None, ~chosen])
-        return round(guess.masked_margin + NEIGHBOUR_WEIGHT * float(same[0] - other[0]), DECIMALS)
+        closer = _nearest(seen.cosines[chosen]) - _nearest(seen.cosines[~chosen])
+        return round(guess.masked_margin + NEIGHBOUR_WEIGHT * closer, DECIMALS)
 
 
 class _Members:
@@ -692,12 +699,14 @@ class FittedGroup:
         margin = min(guess.margin for guess in guesses)
         score = min(guess.masked_margin for guess in guesses)
         constant = all(fit.k == 1 for fit in fits)
-        near = round(float(_nearest_mean(seen.cosines[None, :])[0]), DECIMALS)
         if constant:
-            score = near
+            score = round(_nearest(seen.cosines), DECIMALS)
         elif len(fits) == 1 and isinstance(fits[0], _Categorical):
             score = fits[0].score(seen, guesses[0])
-        familiarity = near if seen.variance is None else FAMILIARITY_MARGIN_WEIGHT * margin - seen.variance
+        if seen.variance is None:
+            familiarity = _nearest(seen.cosines)
+        else:
+            familiarity = FAMILIARITY_MARGIN_WEIGHT * margin - seen.variance
         labels = tuple(guess.label for guess in guesses)
         weakest = min(guesses, key=lambda guess: (guess.runner_up is None, guess.masked_margin))
         runner_up = None
