@@ -87,13 +87,15 @@ def start(tmp_path: Path) -> Iterator[StartSession]:
         delay: float = 0,
     ) -> Session:
         record = tmp_path / f"record-{len(servers)}.jsonl"
+        script = tmp_path / f"provider-{len(servers)}.json"
+        script.write_text(json.dumps({"kind": "ok", "delay": delay, **(behaviour or {})}), encoding="utf-8")
         scripted = environment(
             SCRIPTED_KIND=kind,
-            SCRIPTED_PROVIDER=json.dumps({"kind": "ok", "delay": delay, **(behaviour or {})}),
+            SCRIPTED_PROVIDER=str(script),
             SCRIPTED_OPTIONS=json.dumps(options or {}),
             SCRIPTED_RECORD=str(record),
         )
-        server = StdioServer([sys.executable, str(LAUNCHER)], scripted, tmp_path)
+        server = StdioServer([sys.executable, str(LAUNCHER)], scripted)
         servers.append(server)
         session = Session(server, era, record)
         if opened:
@@ -106,13 +108,13 @@ def start(tmp_path: Path) -> Iterator[StartSession]:
 
 
 @pytest.fixture
-def start_command(tmp_path: Path) -> Iterator[Callable[..., StdioServer]]:
+def start_command() -> Iterator[Callable[..., StdioServer]]:
     """Starts the installed judgevet-mcp with arguments and settings."""
     servers: list[StdioServer] = []
     command = str(Path(sys.executable).with_name("judgevet-mcp"))
 
     def started(*arguments: str, **settings: str) -> StdioServer:
-        servers.append(StdioServer([command, *arguments], environment(**settings), tmp_path))
+        servers.append(StdioServer([command, *arguments], environment(**settings)))
         return servers[-1]
 
     yield started

@@ -1,7 +1,8 @@
 """A launcher with a scripted provider: `python scripted_port.py`.
 
-SCRIPTED_PROVIDER holds the provider as the contract's fixtures write it (ok, answers, raise, crash, garbage,
-media), with `delay` in seconds. SCRIPTED_KIND is port, async, factory, async_factory or broken_factory.
+SCRIPTED_PROVIDER names a file with the provider as the contract's fixtures write it (ok, answers, raise,
+crash, garbage, media), with `delay` in seconds; it is read anew for each call. SCRIPTED_KIND is port, async,
+factory, async_factory, broken_factory or no_port. SCRIPTED_OPTIONS holds JSON arguments of `main`.
 SCRIPTED_RECORD names a file that gets one JSON line for each thing that happens to the provider.
 """
 
@@ -19,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from contract_runner.stand_in import answer_to
+from judgevet_stdio import main
 from judgment_engine.answers import Answer, ChoiceAnswer, Judgment, NoulAnswer, ScoreAnswer, Usage
 from judgment_engine.criteria import as_question, question_to_json
 from judgment_engine.providers import base
 
-from judgevet_stdio import main
-
-BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("SCRIPTED_PROVIDER", '{"kind": "ok"}'))
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("SCRIPTED_OPTIONS", "{}"))
+
+
+def behaviour() -> dict[str, Any]:
+    path = os.environ.get("SCRIPTED_PROVIDER")
+    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {"kind": "ok"}
 
 
 def record(event: str, **details: Any) -> None:
@@ -51,24 +55,24 @@ def answer_from_json(members: Mapping[str, Any]) -> Answer:
             )
 
 
-def judge(behaviour: Mapping[str, Any], questions: base.Questions) -> Any:
-    match behaviour["kind"]:
+def judge(script: Mapping[str, Any], questions: base.Questions) -> Any:
+    match script["kind"]:
         case "raise":
-            raise getattr(base, behaviour["error"])(behaviour["message"])
+            raise getattr(base, script["error"])(script["message"])
         case "crash":
-            raise RuntimeError(behaviour["message"])
+            raise RuntimeError(script["message"])
         case "garbage":
             return {"answers": {}}
         case "answers":
-            answers = behaviour["answers"]
+            answers = script["answers"]
         case _:
             answers = {
                 name: answer_to(question_to_json(as_question(question)))
                 for name, question in questions.items()
             }
-    usage = behaviour.get("usage", {"input_tokens": 120, "output_tokens": 3})
+    usage = script.get("usage", {"input_tokens": 120, "output_tokens": 3})
     return Judgment(
-        behaviour.get("model", "jev-1.13.0"),
+        script.get("model", "jev-1.13.0"),
         Usage(usage["input_tokens"], usage["output_tokens"]),
         {name: answer_from_json(answer) for name, answer in answers.items()},
     )
@@ -81,25 +85,24 @@ def note_call(state: Any, questions: base.Questions, model: str) -> None:
 
 class Port:
     def system_one(self, state: Any, questions: base.Questions, model: str) -> Any:
+        script = behaviour()
         note_call(state, questions, model)
         sys.stdout.write("a stray print of the provider\n")
-        time.sleep(BEHAVIOUR.get("delay", 0))
+        time.sleep(script.get("delay", 0))
         record("done", state=state if isinstance(state, str) else None)
-        return judge(BEHAVIOUR, questions)
+        return judge(script, questions)
 
 
 class MediaPort(Port):
     def capabilities(self, model: str) -> base.MediaCapabilities:
-        limits = {
-            name: BEHAVIOUR[name]
-            for name in ("max_images", "max_image_bytes", "max_total_bytes")
-            if name in BEHAVIOUR
-        }
-        return base.MediaCapabilities(frozenset(BEHAVIOUR["image_types"]), **limits)
+        script = behaviour()
+        limits = ("max_images", "max_image_bytes", "max_total_bytes")
+        given = {name: script[name] for name in limits if name in script}
+        return base.MediaCapabilities(frozenset(script["image_types"]), **given)
 
     def system_one(self, state: Any, questions: base.Questions, model: str) -> Any:
         note_call(state, questions, model)
-        return judge(BEHAVIOUR["then"], questions)
+        return judge(behaviour()["then"], questions)
 
     def system_one_media(
         self, state: Any, questions: base.Questions, model: str, *, evidence: base.ImageEvidence
@@ -110,15 +113,16 @@ class MediaPort(Port):
             by_question={name: list(ids) for name, ids in evidence.by_question.items()},
             required=sorted(evidence.required),
         )
-        return judge(BEHAVIOUR["then"], questions)
+        return judge(behaviour()["then"], questions)
 
 
 class AsyncPort:
     async def system_one(self, state: Any, questions: base.Questions, model: str) -> Any:
+        script = behaviour()
         note_call(state, questions, model)
-        await asyncio.sleep(BEHAVIOUR.get("delay", 0))
+        await asyncio.sleep(script.get("delay", 0))
         record("done", state=state if isinstance(state, str) else None)
-        return judge(BEHAVIOUR, questions)
+        return judge(script, questions)
 
 
 @contextmanager
@@ -159,6 +163,6 @@ if __name__ == "__main__":
         case "no_port":
             code = main(port=object(), **texts)  # pyright: ignore[reportArgumentType] - that is the case
         case _:
-            code = main(port=MediaPort() if BEHAVIOUR["kind"] == "media" else Port(), **texts)
+            code = main(port=MediaPort() if behaviour()["kind"] == "media" else Port(), **texts)
     record("returned", code=code)
     sys.exit(code)
