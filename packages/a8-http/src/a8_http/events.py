@@ -7,6 +7,7 @@ sealed: no later event is recorded in it, whatever the clock does.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from judgment_engine.abstention import CERTIFICATES, Certificate
@@ -20,6 +21,11 @@ from a8_http.store import Store, events, organizations
 from a8_http.vectors import StoredVector, insert_vectors
 
 
+def iso_time(seconds: int) -> str:
+    """RFC 3339 in UTC, whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @dataclass(frozen=True, slots=True)
 class Taught:
     """A taught example as it was given; `recorded_at` in seconds since 1970."""
@@ -29,6 +35,16 @@ class Taught:
     input: Any
     format: Mapping[str, Any] | None
     answer: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Input, format (where there is one), answer and recorded_at, word for word."""
+        format_ = {} if self.format is None else {"format": self.format}
+        return {
+            "input": self.input,
+            **format_,
+            "answer": self.answer,
+            "recorded_at": iso_time(self.recorded_at),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,36 @@ def held_page(
         .limit(limit)
     )
     return [_taught(row) for row in rows]
+
+
+def held_answers(connection: Connection, organization_id: str, request_keys: Sequence[str]) -> dict[str, str]:
+    """The answers held now by these requests, as canonical JSON by request key."""
+    rows = connection.execute(
+        select(events.c.request_key, events.c.kind, events.c.answer)
+        .where(events.c.organization_id == organization_id, events.c.request_key.in_(request_keys))
+        .order_by(events.c.seq)
+    )
+    latest = {row.request_key: row for row in rows}
+    return {key: canonical_json(json.loads(row.answer)) for key, row in latest.items() if row.kind == "teach"}
+
+
+def count_held(connection: Connection, organization_id: str) -> int:
+    """How many examples are held now."""
+    latest = (
+        select(func.max(events.c.seq).label("seq"))
+        .where(events.c.organization_id == organization_id, events.c.request_key.is_not(None))
+        .group_by(events.c.request_key)
+        .subquery()
+    )
+    return connection.execute(
+        select(func.count())
+        .select_from(events)
+        .where(
+            events.c.organization_id == organization_id,
+            events.c.kind == "teach",
+            events.c.seq.in_(select(latest.c.seq)),
+        )
+    ).scalar_one()
 
 
 def horizons_page(

@@ -38,7 +38,6 @@ from a8_http.versions import (
     Version,
     VersionChanged,
     Versions,
-    iso_time,
     model_name,
     parse_model,
     stamp,
@@ -195,7 +194,7 @@ class Operations:
             self.store, organization_id, principal.recorded_by, taught, vectors
         )
         self._versions.taught(organization_id, recorded_at)
-        return {"recorded_at": iso_time(recorded_at), "replaced": replaced}
+        return {"recorded_at": events.iso_time(recorded_at), "replaced": replaced}
 
     async def retract(self, principal: Principal, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Remove a taught answer from the next version."""
@@ -226,15 +225,7 @@ class Operations:
             seq, after = _cursor(given["cursor"], 2)
         with self.store.reading() as connection:
             page = events.held_page(connection, organization.id, seq, after, PAGE + 1)
-        shown = [
-            {
-                "input": one.input,
-                **({} if one.format is None else {"format": one.format}),
-                "answer": one.answer,
-                "recorded_at": iso_time(one.recorded_at),
-            }
-            for one in page[:PAGE]
-        ]
+        shown = [one.to_json() for one in page[:PAGE]]
         return {"examples": shown, "next": f"{seq}.{page[PAGE - 1].seq}" if len(page) > PAGE else None}
 
     async def versions(self, principal: Principal, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +254,7 @@ class Operations:
         shown = [
             {
                 "model": f"{ENGINE}@{stamp(horizon)}",
-                "recorded_at": iso_time(horizon),
+                "recorded_at": events.iso_time(horizon),
                 "state": "unfitted" if seq not in fitted else "ready" if fitted[seq] else "fitting",
             }
             for horizon, seq in page[:PAGE]

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Row, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from a8_http.errors import Refused
-from a8_http.events import Replay, replay, seal, seq_at
+from a8_http.events import Replay, iso_time, replay, seal, seq_at
 from a8_http.metrics import Metrics
 from a8_http.store import Store, events, organizations, versions
 
@@ -85,10 +85,6 @@ def model_name(asked: int, horizon: int) -> str:
 def stamp(seconds: int) -> str:
     """A horizon as it stands in an identifier."""
     return datetime.fromtimestamp(seconds, UTC).strftime(_STAMP)
-
-
-def iso_time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _invalid(message: str) -> Refused:
