@@ -1,13 +1,14 @@
 """One call of an operation from any interface: counted, logged without content, every failure a Refused."""
 
+import json
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
 
 from a8_http.errors import Refused
+from a8_http.logs import where
 from a8_http.metrics import Metrics
 from a8_http.principals import Principal
 
@@ -30,6 +31,7 @@ class Calls:
         started = time.perf_counter()
         outcome = "cancelled"
         try:
+            check_text(arguments)
             result = await self._operations[name](principal, arguments)
             outcome = "ok"
             self._metrics.record_result(name, result)
@@ -57,10 +59,14 @@ class Calls:
             )
 
 
-def where(error: BaseException) -> dict[str, Any]:
-    """An exception's class and frames, without its text: that may quote a request."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return {
-        "exception": type(error).__qualname__,
-        "frames": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
-    }
+def check_text(arguments: Mapping[str, Any]) -> None:
+    """Raises Refused for what JSON text in UTF-8 cannot hold, which Python's parser lets pass."""
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise Refused(
+            "invalid_request",
+            "arguments must be JSON in Unicode: no NaN, no Infinity, no lone surrogate and no nesting beyond "
+            "a few hundred levels.",
+            field="arguments",
+        ) from None

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import traceback
+from typing import Any
 
 import structlog
 
@@ -28,7 +30,18 @@ class NamesOnly(logging.Formatter):
     """A library's record without its arguments and its exception's text: both may quote a request."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname.lower()} {record.name}:{record.lineno} {record.msg}"
-        if record.exc_info and record.exc_info[0] is not None:
-            line += f" ({record.exc_info[0].__qualname__})"
+        line = f"{record.levelname.lower()} {record.name}:{record.lineno} {record.msg}".strip()
+        if record.exc_info and record.exc_info[1] is not None:
+            line += " " + " ".join(
+                [where(record.exc_info[1])["exception"], *where(record.exc_info[1])["frames"]]
+            )
         return line
+
+
+def where(error: BaseException) -> dict[str, Any]:
+    """An exception's class and frames, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return {
+        "exception": type(error).__qualname__,
+        "frames": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
+    }

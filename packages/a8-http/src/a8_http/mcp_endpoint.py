@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from a8_http import __version__, tools
 from a8_http.errors import Refused
@@ -127,4 +127,38 @@ class McpEndpoint:
             (name, value.strip(b" \t") if name.startswith(b"mcp-") else value)
             for name, value in scope["headers"]
         ]
-        await self._manager.handle_request(scope, receive, send)
+        await self._manager.handle_request(scope, receive, without_parser_texts(send))
+
+
+# What the transport says of a body it cannot read goes on with the parser's own text.
+_PARSER_TEXTS = {
+    "Parse error: ": "Parse error",
+    "Validation error: ": "Body must be a single JSON-RPC request or notification object",
+}
+
+
+def without_parser_texts(send: Send) -> Send:
+    """Pass everything on, but cut a parser's text out of the message of a 400."""
+    start: Message | None = None
+
+    async def clean(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            start = message
+            return
+        if start is None:
+            await send(message)
+            return
+        body: bytes = message.get("body", b"")
+        for prefix, plain in _PARSER_TEXTS.items():
+            if b'"message":"' + prefix.encode() in body:
+                error = json.loads(body)
+                error["error"]["message"] = plain
+                body = json.dumps(error).encode()
+        headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
+        length = (b"content-length", str(len(body)).encode())
+        first, start = {**start, "headers": [*headers, length]}, None
+        await send(first)
+        await send({**message, "body": body})
+
+    return clean

@@ -40,7 +40,7 @@ async def json_object(request: Request) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise Refused(
-            "invalid_request", 'The body must be a JSON object, such as {"input": "…"}.', field="body"
+            "invalid_request", 'body must be a JSON object, such as {"input": "Is it late?"}.', field="body"
         )
     return value
 
@@ -76,6 +76,20 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _NO_VERSION = _json(reference("Error"), "The model names a version outside the organization's horizons.")
 _STILL_FITTING = _json(reference("Error"), "The pinned version is still being fitted; ask again.")
 _MODEL: dict[int | str, dict[str, Any]] = {404: _NO_VERSION, 503: _STILL_FITTING}
+
+
+def _query(name: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string"},
+    }
+
+
+_CURSOR = _query("cursor", "`next` of the page before.")
+_MODEL_QUERY = _query("model", "A version, such as a8@20260715t140322z.")
 
 
 def router(calls: Calls, admit: Admit) -> APIRouter:
@@ -137,7 +151,10 @@ def router(calls: Calls, admit: Admit) -> APIRouter:
                 }
             },
         )
-    for name, summary in (("examples", "List the taught examples"), ("versions", "List the fitted versions")):
+    for name, summary, parameters in (
+        ("examples", "List the taught examples, now or at a version's horizon", (_CURSOR, _MODEL_QUERY)),
+        ("versions", "List the versions, newest first", (_CURSOR,)),
+    ):
         routes.add_api_route(
             f"/{name}",
             get(name),
@@ -147,17 +164,7 @@ def router(calls: Calls, admit: Admit) -> APIRouter:
             description="Permission: models:explain. 100 a page.",
             response_class=UTF8JSONResponse,
             responses={200: _json(reference(f"{name.capitalize()}Page"), "One page."), **_ERRORS},
-            openapi_extra={
-                "parameters": [
-                    {
-                        "name": "cursor",
-                        "in": "query",
-                        "required": False,
-                        "description": "`next` of the page before.",
-                        "schema": {"type": "string"},
-                    }
-                ]
-            },
+            openapi_extra={"parameters": list(parameters)},
         )
     return routes
 
@@ -270,6 +277,18 @@ _PROPOSED = {
     "required": ["proposal", "recorded_at"],
 }
 
+
+def _page(name: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": "array", "maxItems": 100, "items": item},
+            "next": {"type": ["string", "null"], "description": "`cursor` of the next page, or null."},
+        },
+        "required": [name, "next"],
+    }
+
+
 SCHEMAS: dict[str, Any] = {
     "Request": tools.DEFINITIONS["request"],
     "Format": tools.DEFINITIONS["format"],
@@ -290,6 +309,72 @@ SCHEMAS: dict[str, Any] = {
         },
         "required": ["retracted"],
     },
+    "TestRequest": {
+        "type": "object",
+        "properties": {
+            "cases": {
+                "type": "array",
+                "description": "Requests, each with the answer it should get.",
+                "minItems": 1,
+                "maxItems": 1000,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        name: _EXAMPLE["properties"][name] for name in ("input", "format", "answer")
+                    },
+                    "required": ["input", "answer"],
+                    "additionalProperties": False,
+                },
+            },
+            "model": tools.JUDGE["inputSchema"]["properties"]["model"],
+        },
+        "required": ["cases"],
+        "additionalProperties": False,
+    },
+    "TestResult": {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "description": "The version that was tested."},
+            "min_accuracy": {"type": "integer"},
+            "cases": {"type": "integer", "description": "How many requests were judged."},
+            "taught": {"type": "integer", "description": "How many of them were taught as they are."},
+            "answered": {"type": "integer", "description": "How many got a verdict."},
+            "accuracy": {
+                "type": ["number", "null"],
+                "description": "The share of right verdicts, 0 to 1; null without a verdict.",
+            },
+            "coverage": {
+                "type": "number",
+                "description": "The share of requests that got a verdict, 0 to 1.",
+            },
+            "misses": {"type": "array", "items": {"type": "object"}},
+            "abstentions": {"type": "array", "items": {"type": "object"}},
+        },
+        "required": [
+            "model",
+            "min_accuracy",
+            "cases",
+            "taught",
+            "answered",
+            "accuracy",
+            "coverage",
+            "misses",
+            "abstentions",
+        ],
+    },
+    "ExamplesPage": _page("examples", reference("Example")),
+    "VersionsPage": _page(
+        "versions",
+        {
+            "type": "object",
+            "properties": {
+                "model": {"type": "string", "description": "What judge's model takes to ask this version."},
+                "recorded_at": _TIME,
+                "state": {"enum": ["unfitted", "fitting", "ready"]},
+            },
+            "required": ["model", "recorded_at", "state"],
+        },
+    ),
     "Error": {
         "type": "object",
         "properties": {

@@ -1,0 +1,144 @@
+"""The FastAPI application: the MCP endpoint, the REST interface, health and metrics."""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a8_http import __version__, metrics, rest
+from a8_http.authentication import Authentication
+from a8_http.calls import Calls
+from a8_http.errors import Refused
+from a8_http.hosts import HostAndOriginMiddleware
+from a8_http.limits import RateLimits
+from a8_http.logs import configure_logs
+from a8_http.mcp_endpoint import McpEndpoint, mcp_server
+from a8_http.operations import Operations
+from a8_http.principals import Principal
+from a8_http.settings import Settings
+
+DESCRIPTION = "Judge, teach and retract over REST. The same three tools are served over MCP at /mcp."
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application for one database; each call makes an independent one."""
+    settings = settings or Settings()
+    counts = metrics.Metrics()
+    operations = Operations(settings, counts)
+    calls = Calls(operations.by_name, counts)
+    authentication = Authentication(operations.store, settings.key_cache_seconds)
+    rates = RateLimits(settings.key_rates, settings.organization_rates)
+
+    async def admit(headers: Headers) -> Principal:
+        """Credentials, then rates; raises Refused."""
+        try:
+            principal = await authentication.principal(headers)
+        except Refused:
+            counts.refusals.labels("credentials").inc()
+            raise
+        wait = rates.admit(principal.key_id, principal.organization_id)
+        if wait is not None:
+            counts.refusals.labels("rate").inc()
+            raise Refused(
+                "rate_limited",
+                f"This key or its organization calls too often: try again in {wait} seconds.",
+                headers={"Retry-After": str(wait)},
+            )
+        return principal
+
+    def call_tool(name: str, principal: Principal, arguments: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+        return calls.run("mcp", name, principal, arguments)
+
+    manager = StreamableHTTPSessionManager(
+        app=mcp_server(call_tool),
+        json_response=True,
+        stateless=True,
+        max_request_body_size=settings.max_request_bytes,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with operations.running(), manager.run():
+            yield
+
+    app = FastAPI(
+        title="A8",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        max_body_size=settings.max_request_bytes,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+        exception_handlers={HTTPException: rest.http_error, Exception: rest.http_error},
+    )
+    app.add_middleware(
+        HostAndOriginMiddleware,
+        hosts=settings.allowed_hosts,
+        origins=settings.allowed_origins,
+        metrics=counts,
+    )
+
+    # Both spellings, and no redirect: some hosts drop the Authorization header when they follow one.
+    endpoint = McpEndpoint(manager, admit)
+    app.router.routes += [Route("/mcp", endpoint), Route("/mcp/", endpoint)]
+    app.include_router(rest.router(calls, admit))
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        """The process runs."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> Response:
+        """The database answers and the encoder is loaded."""
+        ready = await anyio.to_thread.run_sync(operations.ready)
+        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics_page(request: Request) -> Response:
+        return Response(counts.page(), media_type=metrics.CONTENT_TYPE)
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            document["components"] = {
+                "schemas": rest.SCHEMAS,
+                "securitySchemes": {
+                    "key": {"type": "http", "scheme": "bearer", "description": "An API key."}
+                },
+            }
+            document["security"] = [{"key": []}]
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM; calls in flight have `graceful_seconds` to finish."""
+    configure_logs(settings.log_level)
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=settings.graceful_seconds,
+        # Behind a proxy the client's address is of no use here, and trusting its headers is a risk.
+        proxy_headers=False,
+    )

@@ -1,0 +1,47 @@
+"""Settings from the environment."""
+
+from pathlib import Path
+
+import pytest
+from a8_http.settings import Settings
+from pydantic import ValidationError
+
+
+def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A8_ALLOWED_HOSTS", "api.example.com, api.example.com:*")
+    monkeypatch.setenv("A8_ALLOWED_ORIGINS", "")
+    settings = Settings()
+    assert settings.allowed_hosts == ("api.example.com", "api.example.com:*")
+    assert settings.allowed_origins == ()
+
+
+def test_the_default_is_loopback_and_a_file_in_the_users_data_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    settings = Settings()
+    assert settings.host == "127.0.0.1"
+    assert settings.database_url == f"sqlite:///{tmp_path}/a8-http/a8.sqlite3"
+    assert all(
+        host.removesuffix(":*") in ("127.0.0.1", "localhost", "[::1]") for host in settings.allowed_hosts
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RATE_LIMIT_KEY", "often"),
+        ("RATE_LIMIT_ORGANIZATION", ""),
+        ("PORT", "70000"),
+        ("FIT_WAIT", "-1"),
+        ("KEY_CACHE_SECONDS", "2"),
+        ("MAX_REQUEST_BYTES", "0"),
+        ("FILTER_PROVIDER", "other"),
+    ],
+)
+def test_a_value_of_the_wrong_form_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"A8_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower()):
+        Settings()
