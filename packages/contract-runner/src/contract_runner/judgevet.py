@@ -100,6 +100,8 @@ def _can_share(case: Mapping[str, Any], era: str) -> bool:
     return (
         era != "raw"
         and not any(name in case for name in alone)
+        # What one case spends would be missing from the next.
+        and not any("SPEND" in name for name in case.get("settings", {}))
         and not any(name in step for step in steps for name in timed)
     )
 
