@@ -29,9 +29,9 @@ QUEUES = {
 }
 URGENCY = "How urgent is the ticket?"
 LEVELS = [
-    "Not urgent: a general remark or a thank-you.",
-    "Normal: can wait for some days.",
-    "Urgent: needs an answer today.",
+    "A thank-you or a general remark",
+    "A question that can wait a few days",
+    "A problem that needs an answer today",
 ]
 POLICY = {
     "rules": [
@@ -70,7 +70,7 @@ async def _tell(transport: Any) -> None:
 
         answer = await _ask(client, "ask_score", URGENCY, criteria=LEVELS)
         for level, text in answer["legend"].items():
-            _bar(text.split(":")[0], answer["probabilities"][level])
+            _bar(text, answer["probabilities"][level])
         print(f"  -> {answer['score']:.2f} of {len(LEVELS) - 1}, confidence {answer['confidence']:.2f}")
 
         questions = {
@@ -104,7 +104,7 @@ async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[st
 
 def _bar(name: str, probability: float) -> None:
     filled = round(probability * BAR)
-    print(f"  {name:<12} {'█' * filled}{'·' * (BAR - filled)} {probability:.2f}")
+    print(f"  {name:<37} {'█' * filled}{'·' * (BAR - filled)} {probability:.2f}")
 
 
 if __name__ == "__main__":
