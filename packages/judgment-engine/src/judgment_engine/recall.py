@@ -36,7 +36,7 @@ _TAUGHT = r"(?:taught|teach|told|shown|learn(?:ed|t)?|remember|trained|know\ (?:
 _RECALL = re.compile(
     rf"""^\W*+(?:(?:please|(?:can|could|would|will)\ you|do\ you\ remember|hey|hi|a8|ok|okay|so|now)[\s,]++)*
     (?:
-      (?:what|which|how\ many|how\ much)\b.{{0,60}}?
+      (?:what|which|how\ many|how\ much)\b(?!\ (?:should|could|would|must|can|may)\b).{{0,60}}?
         \b(?:(?:have|has|did|had|do)\ (?:i|we|you|they)|(?:i|we|you)(?:['’]ve|\ have)?
           |(?:were|was|been)\ (?:you\ )?)
         \s?(?:already\ |ever\ |so\ far\ )?(?:been\ )?{_TAUGHT}\b
