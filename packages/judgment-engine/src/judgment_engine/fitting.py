@@ -201,21 +201,26 @@ class Lexicon:
         np.fill_diagonal(gram, 1.0)
         return gram
 
-    def row(self, subject: str) -> Floats:
-        """Cosines of one subject to the n taught ones; terms never taught count in its length."""
-        asked, weights = _terms(subject)
-        if not asked or not self.index:
-            return np.zeros(self.n)
-        places = np.array([self.index.get(term, -1) for term in asked], dtype=np.intp)
-        known = places >= 0
-        weights = weights * np.where(known, self.idf[places], self.unseen)
-        weights /= np.sqrt((weights * weights).sum())
-        places, weights = places[known], weights[known]
-        firsts, lengths = self.starts[places], self.starts[places + 1] - self.starts[places]
-        before = np.cumsum(lengths) - lengths
-        postings: Indexes = np.repeat(firsts - before, lengths) + np.arange(int(lengths.sum()))
-        products: Floats = self.weights[postings] * np.repeat(weights, lengths)
-        return np.bincount(self.rows[postings], products, minlength=self.n).astype(np.float64)
+    def rows_of(self, subjects: Sequence[str]) -> Floats:
+        """Cosines [q, n] of subjects to the taught ones; terms never taught count in a subject's length."""
+        found = np.zeros((len(subjects), self.n))
+        if not self.index:
+            return found
+        for row, subject in enumerate(subjects):
+            asked, weights = _terms(subject)
+            if not asked:
+                continue
+            places = np.array([self.index.get(term, -1) for term in asked], dtype=np.intp)
+            known = places >= 0
+            weights = weights * np.where(known, self.idf[places], self.unseen)
+            weights /= np.sqrt((weights * weights).sum())
+            places, weights = places[known], weights[known]
+            firsts, lengths = self.starts[places], self.starts[places + 1] - self.starts[places]
+            before = np.cumsum(lengths) - lengths
+            postings: Indexes = np.repeat(firsts - before, lengths) + np.arange(int(lengths.sum()))
+            products: Floats = self.weights[postings] * np.repeat(weights, lengths)
+            found[row] = np.bincount(self.rows[postings], products, minlength=self.n)
+        return found
 
 
 # --- the kernel and its inverse --------------------------------------------------------------------------
@@ -223,11 +228,12 @@ class Lexicon:
 
 @dataclass
 class _Seen:
-    """A query beside the taught examples: kernel values, exact cosines and its GP variance (dense groups)."""
+    """q subjects beside m taught ones: vectors [q, d], kernel and exact cosines [q, m], GP variances [q]."""
 
+    vectors: Floats
     kernel: Floats
     cosines: Floats
-    variance: float | None
+    variance: Floats | None
 
 
 def _groups_of_several(labels: Indexes) -> list[Indexes]:
@@ -265,13 +271,14 @@ class _Dense:
             residuals[group] = np.linalg.solve(self.inverse[np.ix_(group, group)], weights[group])
         return weights, residuals
 
-    def see(self, vector: Vectors, subject: str) -> _Seen:
-        cosines = (self.exact @ vector.astype(np.float64)) / (QUANTUM * QUANTUM)
+    def see(self, subjects: Sequence[str], vectors: Vectors) -> _Seen:
+        asked = vectors.astype(np.float64)
+        cosines = (asked @ self.exact.T) / (QUANTUM * QUANTUM)
         kernel = np.exp((cosines - 1.0) / RBF_WIDTH)
         if self.lexicon is not None:
-            kernel = (1.0 - LEXICAL_SHARE) * kernel + LEXICAL_SHARE * self.lexicon.row(subject)
-        variance = 1.0 - float(kernel @ (self.inverse @ kernel))
-        return _Seen(kernel, cosines, variance)
+            kernel = (1.0 - LEXICAL_SHARE) * kernel + LEXICAL_SHARE * self.lexicon.rows_of(subjects)
+        variance = 1.0 - np.einsum("qn,qn->q", kernel @ self.inverse, kernel)
+        return _Seen(asked, kernel, cosines, variance)
 
     def release(self) -> None:
         """Drop what only a fit needs."""
@@ -314,9 +321,10 @@ class _Landmarks:
             residuals[group] = np.linalg.solve(np.eye(group.size) - hat, plain)
         return self.whiten @ weights, residuals
 
-    def see(self, vector: Vectors, subject: str) -> _Seen:
-        cosines = (self.exact @ vector.astype(np.float64)) / (QUANTUM * QUANTUM)
-        return _Seen(np.exp((cosines - 1.0) / RBF_WIDTH), cosines, None)
+    def see(self, subjects: Sequence[str], vectors: Vectors) -> _Seen:
+        asked = vectors.astype(np.float64)
+        cosines = (asked @ self.exact.T) / (QUANTUM * QUANTUM)
+        return _Seen(asked, np.exp((cosines - 1.0) / RBF_WIDTH), cosines, None)
 
     def release(self) -> None:
         """Drop what only a fit needs."""
@@ -326,13 +334,6 @@ class _Landmarks:
         """Cosines to the landmarks with every pair inside one near-duplicate group at -inf."""
         same = self.labels[:, None] == self.labels[self.landmarks][None, :]
         return np.where(same, -np.inf, self.cosines)
-
-
-def _nearest(cosines: Floats) -> float:
-    """Mean of the best three of some cosines [n]; 0 where there is none."""
-    if cosines.size > NEIGHBOURS:
-        cosines = np.partition(cosines, cosines.size - NEIGHBOURS)[-NEIGHBOURS:]
-    return float(cosines.sum()) / max(cosines.size, 1)
 
 
 def _nearest_mean(cosines: Floats) -> Floats:
@@ -348,13 +349,16 @@ def _nearest_mean(cosines: Floats) -> Floats:
 
 
 @dataclass
-class _Guess:
-    """One leaf's value for a query; margins with and without the asked format's mask."""
+class _Guesses:
+    """One leaf's labels for q subjects (None: the format admits none) and the labels that came second.
 
-    label: str
-    runner_up: str | None
-    masked_margin: float
-    margin: float
+    `masked_margins` compare the label given with the best other one, `margins` the best two without a mask.
+    """
+
+    labels: list[str | None]
+    runners_up: list[str | None]
+    masked_margins: Floats
+    margins: Floats
 
 
 @dataclass
@@ -436,53 +440,46 @@ class _Categorical:
         right = (best == codes) & (held[codes] > 1)
         score = margin
         if isinstance(self.base, _Dense):
-            apart = self.base.apart()[units]
-            same, other = self._neighbours(apart, best)
-            score = margin + NEIGHBOUR_WEIGHT * (same - other)
+            score = margin + NEIGHBOUR_WEIGHT * self._nearness(self.base.apart()[units], best)
         return _LeftOut(np.round(margin, DECIMALS), right, np.round(score, DECIMALS))
 
-    def _neighbours(self, cosines: Floats, best: Indexes) -> tuple[Floats, Floats]:
-        """Row by row, the mean of the three best cosines to the predicted value's examples and to others."""
-        rows = np.arange(len(cosines))
-        nearest = np.full((len(cosines), self.k, NEIGHBOURS), -np.inf)
-        for code in range(self.k):
-            some = cosines[:, self.codes == code]
-            if some.shape[1] > NEIGHBOURS:
-                some = np.partition(some, some.shape[1] - NEIGHBOURS, axis=1)[:, -NEIGHBOURS:]
-            nearest[:, code, : some.shape[1]] = some
-        same = _nearest_mean(nearest[rows, best])
-        nearest[rows, best] = -np.inf
-        return same, _nearest_mean(nearest.reshape(len(cosines), -1))
+    def _nearness(self, cosines: Floats, best: Indexes) -> Floats:
+        """Row by row, how much nearer the three best examples of the predicted label are than of others."""
+        chosen = self.codes[None, :] == best[:, None]
+        same = _nearest_mean(np.where(chosen, cosines, -np.inf))
+        return same - _nearest_mean(np.where(chosen, -np.inf, cosines))
 
-    def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        allowed = [True] * self.k if allows is None else [allows(label) for label in self.labels]
-        if not any(allowed):
-            return None
+    def guess(self, seen: _Seen, allows: Allows | None) -> tuple[_Guesses, Floats]:
+        """Guesses, and their scores."""
+        count = len(seen.kernel)
+        allowed = np.array([allows is None or allows(label) for label in self.labels])
+        nothing: list[str | None] = [None] * count
+        ones = np.ones(count)
+        if not allowed.any():
+            return _Guesses(nothing, nothing, ones, ones), ones
         if self.k == 1:
-            return _Guess(self.labels[0], None, 1.0, 1.0)
+            return _Guesses([self.labels[0]] * count, nothing, ones, ones), ones
         answers = seen.kernel @ self.weights + 1.0 / self.k
         if self.prior_weight:
-            answers = answers + self.prior_weight * self._prior(vector.astype(np.float64)[None, :])[0]
+            answers = answers + self.prior_weight * self._prior(seen.vectors)
         answers = np.round(answers, DECIMALS)
-        best = int(np.where(allowed, answers, -np.inf).argmax())
+        rows = np.arange(count)
+        best = np.where(allowed, answers, -np.inf).argmax(axis=1)
         rest = answers.copy()
-        rest[best] = -np.inf
-        second = int(rest.argmax())
-        top = np.partition(answers, self.k - 2)[-2:]
-        return _Guess(
-            self.labels[best],
-            self.labels[second],
-            round(float(answers[best] - answers[second]), DECIMALS),
-            round(float(top[1] - top[0]), DECIMALS),
+        rest[rows, best] = -np.inf
+        second = rest.argmax(axis=1)
+        masked = answers[rows, best] - answers[rows, second]
+        top = np.partition(answers, self.k - 2, axis=1)[:, -2:]
+        scores = masked
+        if isinstance(self.base, _Dense):
+            scores = masked + NEIGHBOUR_WEIGHT * self._nearness(seen.cosines, best)
+        guesses = _Guesses(
+            [self.labels[code] for code in best.tolist()],
+            [self.labels[code] for code in second.tolist()],
+            np.round(masked, DECIMALS),
+            np.round(top[:, 1] - top[:, 0], DECIMALS),
         )
-
-    def score(self, seen: _Seen, guess: _Guess) -> float:
-        """The margin lifted by how much nearer the taught examples of the predicted value are."""
-        if self.k == 1 or not isinstance(self.base, _Dense):
-            return guess.masked_margin
-        chosen = self.codes == self.labels.index(guess.label)
-        closer = _nearest(seen.cosines[chosen]) - _nearest(seen.cosines[~chosen])
-        return round(guess.masked_margin + NEIGHBOUR_WEIGHT * closer, DECIMALS)
+        return guesses, np.round(scores, DECIMALS)
 
 
 class _Members:
@@ -504,25 +501,32 @@ class _Members:
         right = np.all([ones > 0, *(part.left_out.right for part in self.parts)], axis=0)
         self.left_out = _LeftOut(margin, right, margin)
 
-    def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        held: dict[str, bool] = {}
-        doubtful: list[tuple[float, str]] = []
-        for member, part in zip(self.members, self.parts, strict=True):
-            guess = part.guess(seen, vector, None)
-            assert guess is not None, "a boolean leaf without a mask always has a value"
-            held[member] = guess.label == "true"
-            if guess.runner_up is not None:
-                doubtful.append((guess.margin, member))
-        margin, weakest = min(doubtful, key=lambda pair: pair[0], default=(1.0, None))
-        label, masked = self._label(held), margin
-        if allows is not None and not allows(label):
-            only = {member: is_held and allows(f"[{member}]") for member, is_held in held.items()}
-            label, masked = self._label(only), -1.0
-            if not allows(label):
-                return None
-        if weakest is None:
-            return _Guess(label, None, masked, margin)
-        return _Guess(label, self._label({**held, weakest: not held[weakest]}), masked, margin)
+    def guess(self, seen: _Seen, allows: Allows | None) -> tuple[_Guesses, Floats]:
+        """Guesses, and their scores; members that the format does not admit are left out."""
+        parts = [part.guess(seen, None)[0] for part in self.parts]
+        count = len(seen.kernel)
+        ones = np.ones(count)
+        told = _Guesses([], [], ones, ones)
+        doubtful = [
+            (member, part) for member, part in zip(self.members, parts, strict=True) if part.runners_up[0]
+        ]
+        margins = np.stack([part.margins for _, part in doubtful], axis=1) if doubtful else ones[:, None]
+        weakest = margins.argmin(axis=1)
+        told.margins = margins.min(axis=1)
+        told.masked_margins = told.margins.copy()
+        for row in range(count):
+            held = {m: part.labels[row] == "true" for m, part in zip(self.members, parts, strict=True)}
+            label: str | None = self._label(held)
+            if allows is not None and not allows(label):
+                label = self._label({m: is_held and allows(f"[{m}]") for m, is_held in held.items()})
+                label = label if allows(label) else None
+                told.masked_margins[row] = -1.0
+            told.labels.append(label)
+            turned = doubtful[int(weakest[row])][0] if doubtful else None
+            told.runners_up.append(
+                None if turned is None else self._label({**held, turned: not held[turned]})
+            )
+        return told, told.masked_margins
 
     def _label(self, held: dict[str, bool]) -> str:
         return f"[{','.join(member for member in self.members if held[member])}]"
@@ -554,20 +558,30 @@ class _Ordinal:
         value = round(step) * self.step
         return canonical_json(int(value) if value == int(value) else float(value))
 
-    def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        raw = round(float(seen.kernel @ self.weights[:, 0]) + self.centre, DECIMALS)
-        raw = min(max(raw, self.low), self.high)
-        near = float(np.rint(raw))
-        margin = round(0.5 - abs(raw - near), DECIMALS)
-        onward = 1.0 if raw >= near else -1.0
-        other = near + onward if self.low <= near + onward <= self.high else near - onward
-        runner_up = self._label(other) if self.low <= other <= self.high else None
+    def guess(self, seen: _Seen, allows: Allows | None) -> tuple[_Guesses, Floats]:
+        """Guesses, and their scores; where the format does not admit the number, the nearest it does."""
+        raw = np.round(seen.kernel @ self.weights[:, 0] + self.centre, DECIMALS)
+        raw = np.minimum(np.maximum(raw, self.low), self.high)
+        margins: Floats = np.round(0.5 - np.abs(raw - np.rint(raw)), DECIMALS)
+        told = _Guesses([], [], margins.copy(), margins)
+        for row, value in enumerate(raw.tolist()):
+            near = float(round(value))
+            onward = 1.0 if value >= near else -1.0
+            other = near + onward if self.low <= near + onward <= self.high else near - onward
+            told.runners_up.append(self._label(other) if self.low <= other <= self.high else None)
+            label, distance = self._admitted(near, onward, allows)
+            told.labels.append(label)
+            if distance:
+                told.masked_margins[row] = -distance
+        return told, told.masked_margins
+
+    def _admitted(self, near: float, onward: float, allows: Allows | None) -> tuple[str | None, int]:
         for distance in range(self.MOST_STEPS):
             for step in dict.fromkeys((near + onward * distance, near - onward * distance)):
                 label = self._label(step)
                 if self.low <= step <= self.high and (allows is None or allows(label)):
-                    return _Guess(label, runner_up, margin if distance == 0 else -float(distance), margin)
-        return None
+                    return label, distance
+        return None, 0
 
 
 class _Nearest:
@@ -581,15 +595,17 @@ class _Nearest:
         none = np.zeros(units.size)
         self.left_out = _LeftOut(none, np.zeros(units.size, dtype=bool), none)
 
-    def guess(self, seen: _Seen, vector: Vectors, allows: Allows | None) -> _Guess | None:
-        nearest = np.argsort(-seen.cosines, kind="stable")
-        if isinstance(self.base, _Landmarks):
-            nearest = self.base.landmarks[nearest]
-        ranked = [self.taught[int(place)] for place in nearest]
-        label = next((label for label in ranked if allows is None or allows(label)), None)
-        if label is None:
-            return None
-        return _Guess(label, next((other for other in ranked if other != label), None), 0.0, 0.0)
+    def guess(self, seen: _Seen, allows: Allows | None) -> tuple[_Guesses, Floats]:
+        """Guesses, with scores of 0: no evidence is ever scored for them."""
+        zeros = np.zeros(len(seen.cosines))
+        told = _Guesses([], [], zeros, zeros)
+        for nearest in np.argsort(-seen.cosines, axis=1, kind="stable"):
+            places = self.base.landmarks[nearest] if isinstance(self.base, _Landmarks) else nearest
+            ranked = [self.taught[int(place)] for place in places]
+            label = next((label for label in ranked if allows is None or allows(label)), None)
+            told.labels.append(label)
+            told.runners_up.append(next((other for other in ranked if other != label), None))
+        return told, zeros
 
 
 _LeafFit = _Categorical | _Members | _Ordinal | _Nearest
@@ -687,34 +703,53 @@ class FittedGroup:
         `allows` says for each chosen leaf which labels the asked format admits; None when a leaf has no
         such label.
         """
+        return self.predict_all([subject], vector[None, :], leaves, allows)[0]
+
+    def predict_all(
+        self,
+        subjects: Sequence[str],
+        vectors: Vectors,
+        leaves: Sequence[int] | None = None,
+        allows: Sequence[Allows | None] | None = None,
+    ) -> list[Prediction | None]:
+        """As `predict`, for q subjects and their int16[q, 384] vectors."""
         chosen = self._chosen(leaves)
         fits = [self.fits[index] for index in chosen]
-        seen = self.base.see(vector, subject)
-        guesses: list[_Guess] = []
-        for fit, allow in zip(fits, allows or [None] * len(fits), strict=True):
-            guess = fit.guess(seen, vector, allow)
-            if guess is None:
-                return None
-            guesses.append(guess)
-        margin = min(guess.margin for guess in guesses)
-        score = min(guess.masked_margin for guess in guesses)
+        seen = self.base.see(subjects, vectors)
+        told = [fit.guess(seen, allow) for fit, allow in zip(fits, allows or [None] * len(fits), strict=True)]
+        guesses = [guess for guess, _ in told]
+        margins: Floats = np.min([guess.margins for guess in guesses], axis=0)
         constant = all(fit.k == 1 for fit in fits)
+        near: Floats = np.empty(0)
+        if constant or seen.variance is None:
+            near = np.round(_nearest_mean(seen.cosines), DECIMALS)
         if constant:
-            score = round(_nearest(seen.cosines), DECIMALS)
-        elif len(fits) == 1 and isinstance(fits[0], _Categorical):
-            score = fits[0].score(seen, guesses[0])
-        if seen.variance is None:
-            familiarity = _nearest(seen.cosines)
+            scores = near
+        elif len(told) == 1:
+            scores = told[0][1]
         else:
-            familiarity = FAMILIARITY_MARGIN_WEIGHT * margin - seen.variance
-        labels = tuple(guess.label for guess in guesses)
-        weakest = min(guesses, key=lambda guess: (guess.runner_up is None, guess.masked_margin))
-        runner_up = None
-        if weakest.runner_up is not None:
-            runner_up = tuple(
-                (weakest.runner_up if guess is weakest else guess.label) or "" for guess in guesses
-            )
-        return Prediction(labels, runner_up, score, round(familiarity, DECIMALS))
+            scores = np.min([guess.masked_margins for guess in guesses], axis=0)
+        familiarity = near
+        if seen.variance is not None:
+            familiarity = np.round(FAMILIARITY_MARGIN_WEIGHT * margins - seen.variance, DECIMALS)
+        return [
+            self._joined(guesses, row, score, familiar)
+            for row, (score, familiar) in enumerate(zip(scores.tolist(), familiarity.tolist(), strict=True))
+        ]
+
+    def _joined(
+        self, guesses: list[_Guesses], row: int, score: float, familiarity: float
+    ) -> Prediction | None:
+        labels = [guess.labels[row] for guess in guesses]
+        given = tuple(label for label in labels if label is not None)
+        if len(given) < len(labels):
+            return None
+        doubtful = [i for i, guess in enumerate(guesses) if guess.runners_up[row] is not None]
+        if not doubtful:
+            return Prediction(given, None, score, familiarity)
+        weakest = min(doubtful, key=lambda i: float(guesses[i].masked_margins[row]))
+        second = guesses[weakest].runners_up[row] or ""
+        return Prediction(given, (*given[:weakest], second, *given[weakest + 1 :]), score, familiarity)
 
 
 def _spaced(examples: Sequence[TaughtExample]) -> tuple[TaughtExample, ...]:
