@@ -26,8 +26,7 @@ from judgment_engine.criteria import (
 )
 from judgment_engine.policy import PolicyAnswerError, PolicyError, evaluate_policy, parse_policy
 from judgment_engine.providers.base import JevBudgetExceededError, ProviderError, Questions
-from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+from mcp_types import CallToolResult, TextContent
 
 from judgevet_stdio.tools import DEFAULT_CHOICE_CRITERIA, DEFAULT_SCORE_CRITERIA
 
@@ -45,13 +44,17 @@ class RefusedCall(ValueError):
     """Arguments a tool refuses; the text goes to the caller as a tool error."""
 
 
+class UnknownTool(ValueError):
+    """A tool that does not exist."""
+
+
 async def call_tool(
     name: str, arguments: Mapping[str, Any], judge: Judge, judge_with_evidence: JudgeWithEvidence
 ) -> CallToolResult:
     """The result of one tool call; a refused call or a declared provider error is a tool error.
 
-    Raises ValueError for a missing answer, TypeError for an answer of the wrong kind, MCPError for an
-    unknown tool, and whatever undeclared exception the provider raises.
+    Raises UnknownTool, ValueError for a missing answer, TypeError for an answer of the wrong kind, and whatever
+    undeclared exception the provider raises.
     """
     try:
         match name:
@@ -64,7 +67,7 @@ async def call_tool(
             case "evaluate_policy":
                 result = await _evaluate_policy(arguments, judge, judge_with_evidence)
             case _:
-                raise MCPError(INVALID_PARAMS, f"Unknown tool: {name}")
+                raise UnknownTool(f"Unknown tool: {name}")
     except (RefusedCall, QuestionError, PolicyError, PolicyAnswerError, ProviderError) as error:
         return tool_error(str(error) or type(error).__name__)
     text = json.dumps(result, allow_nan=False)

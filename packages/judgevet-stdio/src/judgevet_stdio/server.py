@@ -15,7 +15,6 @@ from judgment_engine.criteria import State
 from judgment_engine.evidence import judge_with_evidence, judge_with_evidence_async
 from judgment_engine.providers.base import (
     AsyncSystemOnePort,
-    ProviderError,
     ProviderUnavailableError,
     Questions,
     SystemOnePort,
@@ -25,6 +24,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -32,7 +32,7 @@ from mcp_types import (
     Tool,
 )
 
-from judgevet_stdio.calls import call_tool
+from judgevet_stdio.calls import UnknownTool, call_tool
 from judgevet_stdio.tools import TOOLS, server_instructions
 from judgevet_stdio.worker import Worker, temporary_worker
 
@@ -155,8 +155,8 @@ def build_server(calls: PortCalls, instructions: str) -> Server[Any]:
             return await call_tool(
                 params.name, params.arguments or {}, calls.judge, calls.judge_with_evidence
             )
-        except MCPError:
-            raise
+        except UnknownTool as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from None
         except Exception as error:
             # Its text may hold what was judged, so neither the wire nor the log gets it.
             frames = "".join(traceback.format_tb(error.__traceback__))
@@ -180,7 +180,6 @@ __all__ = [
     "SERVER_NAME",
     "SERVER_VERSION",
     "PortCalls",
-    "ProviderError",
     "build_server",
     "create_mcp_server",
     "require_port",
