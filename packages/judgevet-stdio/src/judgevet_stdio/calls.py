@@ -53,7 +53,7 @@ async def call_tool(
 ) -> CallToolResult:
     """The result of one tool call; a refused call or a declared provider error is a tool error.
 
-    Raises UnknownTool, ValueError for a missing answer, TypeError for an answer of the wrong kind, and whatever
+    Raises UnknownTool, ValueError for a missing answer, TypeError for one of the wrong kind, and whatever
     undeclared exception the provider raises.
     """
     try:
