@@ -255,9 +255,10 @@ class Group:
         admits: list[Callable[[str], bool] | None] = []
         missing = [dotted(path) for path in leaves if path not in self.paths]
         for index, column in enumerate(self.columns):
-            node, required = leaves.get(column.path) or objects.get(column.path) or (None, False)
-            if node is None:
+            found = leaves.get(column.path) or (objects.get(column.path) if column.presence else None)
+            if found is None:
                 continue
+            node, required = found
             admit = _admits(node, required, column)
             admitted = [admit(sample) for sample in column.samples()]
             if not any(admitted):
@@ -387,6 +388,10 @@ class Model:
             same = self._by_input.get(request.input_key, [])
             index = same[0] if len(same) == 1 else None
         return None if index is None else self.examples[index]
+
+    def groups_of(self, criterion: str) -> list[Group]:
+        """The groups taught under these very words, one for each set of answer leaves."""
+        return self._groups.get(normal_form(criterion), [])
 
     def precedents(self, request: Request) -> list[Example]:
         """At most ten examples of the matched group whatever their verdict, nearest the subject first."""
