@@ -224,7 +224,8 @@ def _named(head: str, label: str) -> _Found | None:
     best: _Found | None = None
     for match in re.finditer(rf"(?<!\w){spaced}(?:s|es)?(?!\w)", head, re.IGNORECASE):
         strength = 2.0 if _is_cued(head, match.start()) else 1.0
-        if _AGAINST.search(head, max(0, match.start() - 40), match.start()):
+        orders = [o.start() for o in _ORDER.finditer(head) if 0 <= match.start() - o.end() <= CUE_REACH]
+        if any(_AGAINST.search(head, max(0, at - 40), at) for at in (match.start(), *orders)):
             strength -= 3.0
         if strength > 0 and (best is None or strength > best.strength):
             best = _Found(label, strength, match.start())

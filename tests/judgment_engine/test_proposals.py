@@ -1,0 +1,277 @@
+"""A proposal is read from a person's words: the answer they state, and the case it is about."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from judgment_engine.errors import EngineError
+from judgment_engine.fitting import Vectors
+from judgment_engine.model import Example, Model, fit
+from judgment_engine.proposals import read_statement
+from judgment_engine.requests import parse_request
+from judgment_engine.verdicts import answer_leaves, leaf_nodes, read_format
+
+Embed = Callable[[Sequence[str]], Vectors]
+
+QUEUE = "Which queue does the ticket belong in?"
+FORMAT = {"properties": {"queue": {"enum": ["billing", "shipping", "account"]}}}
+URGENT = "Is the ticket urgent?"
+URGENT_FORMAT = {"properties": {"urgent": {"type": "boolean"}}, "required": ["urgent"]}
+SEVERITY = "How severe is the defect, from 1 to 5?"
+SEVERITY_FORMAT = {"type": "integer", "minimum": 1, "maximum": 5}
+
+
+def talk(system: str, *turns: str) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": system},
+        *({"role": "assistant" if i % 2 else "user", "content": turn} for i, turn in enumerate(turns)),
+    ]
+
+
+def taught(criterion: str, answers: dict[str, Any], format: Any, at: int) -> list[Example]:
+    return [
+        Example(parse_request(talk(criterion, subject), format), answer, at + second)
+        for second, (subject, answer) in enumerate(answers.items())
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(taught_tickets: list[Example], embed: Embed) -> Model:
+    """Tickets by queue, by urgency, and defects by severity."""
+    urgent = {
+        "The shop is down.": True,
+        "No payment goes through.": True,
+        "Nobody can check out.": True,
+        "Where is my invoice?": False,
+        "I would like another colour.": False,
+        "Can you change my name?": False,
+    }
+    severe = {
+        "A scratch on the case.": 1,
+        "The paint is a little off.": 1,
+        "It starts slowly.": 2,
+        "The screen flickers.": 3,
+        "It crashes daily.": 4,
+        "The battery explodes.": 5,
+        "The brakes fail.": 5,
+    }
+    return fit(
+        [
+            *taught_tickets,
+            *taught(URGENT, urgent, URGENT_FORMAT, 1_790_000_000),
+            *taught(SEVERITY, severe, SEVERITY_FORMAT, 1_790_001_000),
+        ],
+        embed=embed,
+    )
+
+
+# With sight of what was taught
+
+
+def test_the_double_charge_rule_is_framed_like_the_taught_tickets(model: Model) -> None:
+    words = "Double-charge tickets go to billing, even when the order came late."
+    proposal = model.propose(parse_request(words)).to_json()
+    criterion, subject = proposal["input"]  # type: ignore[misc]  # messages, not a string
+    assert criterion == {"role": "system", "content": QUEUE}
+    assert subject["role"] == "user"
+    assert "double-charge" in subject["content"].lower()
+    assert "the order came late" in subject["content"]
+    assert "billing" not in subject["content"]
+    assert proposal["format"] == FORMAT
+    assert proposal["answer"] == {"queue": "billing"}
+
+
+@pytest.mark.parametrize(
+    ("words", "criterion", "answer", "about"),
+    [
+        ("Tickets about a lost parcel belong in shipping.", QUEUE, {"queue": "shipping"}, "lost parcel"),
+        (
+            "Wrong, password problems should go to account, not billing.",
+            QUEUE,
+            {"queue": "account"},
+            "password",
+        ),
+        (
+            "Send delivery delays to shipping because the courier handles them.",
+            QUEUE,
+            {"queue": "shipping"},
+            "delays",
+        ),
+        ("If the card was charged twice, it goes to billing.", QUEUE, {"queue": "billing"}, "charged twice"),
+        (
+            "Remember that messages about a wrong invoice go to billing.",
+            QUEUE,
+            {"queue": "billing"},
+            "invoice",
+        ),
+        (
+            "My courier never came. That belongs in shipping.",
+            QUEUE,
+            {"queue": "shipping"},
+            "courier never came",
+        ),
+        ("Refund requests → billing", QUEUE, {"queue": "billing"}, "refund"),
+        ("Parcels that came after Friday go to shipping.", QUEUE, {"queue": "shipping"}, "parcels"),
+        ("Remember that a payment outage is always urgent.", URGENT, {"urgent": True}, "payment outage"),
+        ("Colour wishes are not urgent.", URGENT, {"urgent": False}, "colour wishes"),
+        ("An exploding battery is rated 5.", SEVERITY, 5, "exploding battery"),
+        ("A flickering screen scores three.", SEVERITY, 3, "flickering screen"),
+    ],
+)
+def test_words_that_state_an_answer_are_framed_by_the_nearest_taught_criterion(
+    model: Model, words: str, criterion: str, answer: Any, about: str
+) -> None:
+    proposal = model.propose(parse_request(words))
+    system, user = proposal.input
+    assert system == {"role": "system", "content": criterion}
+    assert about in user["content"].lower()  # type: ignore[index]  # messages, not a string
+    assert proposal.answer == answer
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Thanks for your help yesterday!",
+        "The weather is nice today.",
+        "This belongs in billing.",
+        "Severity is a number.",
+        "Cats belong in gardens.",
+    ],
+)
+def test_words_that_state_no_taught_answer_about_no_case_are_refused(model: Model, words: str) -> None:
+    with pytest.raises(EngineError, match="Say which answer the request should get"):
+        model.propose(parse_request(words))
+
+
+def test_a_proposal_can_be_taught_and_is_then_the_answer(model: Model, embed: Embed) -> None:
+    proposal = model.propose(parse_request("Double-charge tickets go to billing.")).to_json()
+    request = parse_request(proposal["input"], proposal["format"])
+    after = fit([*model.examples, Example(request, proposal["answer"], 1_800_000_000)], embed=embed)
+    assert after.taught(request) is not None
+
+
+def test_a_full_request_comes_back_with_the_verdict_it_would_get(model: Model) -> None:
+    given = talk(QUEUE, "You took the money from my card two times.")
+    for request in (parse_request(given, FORMAT), parse_request(given)):
+        proposal = model.propose(request)
+        assert proposal.input == given
+        assert proposal.format is not None
+        assert proposal.format.schema == FORMAT
+        assert proposal.answer == {"queue": "billing"}
+
+
+def test_a_taught_request_comes_back_with_its_taught_answer(model: Model) -> None:
+    request = parse_request(talk(QUEUE, "It arrived crushed. I want a refund."), FORMAT)
+    assert model.propose(request).answer == {"queue": "billing"}
+
+
+def test_a_full_request_that_states_its_answer_comes_back_with_that_one(model: Model) -> None:
+    proposal = model.propose(parse_request(f"{QUEUE} My parcel is late. It belongs in account."))
+    assert proposal.input == talk(QUEUE, "My parcel is late.")
+    assert proposal.answer == {"queue": "account"}
+
+
+@pytest.mark.parametrize(
+    "correction", ["No, that should be billing.", "Wrong. It belongs in billing, not shipping."]
+)
+def test_a_correction_is_about_the_request_before_it(model: Model, correction: str) -> None:
+    ticket = "My order came late and was charged twice."
+    for sight in (model, fit([])):
+        request = parse_request(talk(QUEUE, ticket, '{"queue": "shipping"}', correction), FORMAT)
+        proposal = sight.propose(request)
+        assert proposal.input == talk(QUEUE, ticket)
+        assert proposal.answer == {"queue": "billing"}
+
+
+def test_properties_that_the_words_do_not_name_are_filled_as_they_would_be_judged(embed: Embed) -> None:
+    format = {
+        "properties": {"queue": {"enum": ["billing", "shipping"]}, "region": {"enum": ["north", "south"]}},
+        "required": ["queue", "region"],
+    }
+    answers = {
+        "The Oslo parcel is late.": {"queue": "shipping", "region": "north"},
+        "A parcel to Bergen is lost.": {"queue": "shipping", "region": "north"},
+        "The invoice from Naples is wrong.": {"queue": "billing", "region": "south"},
+        "Refund the order from Rome.": {"queue": "billing", "region": "south"},
+    }
+    model = fit(taught("Who handles it?", answers, format, 1000), embed=embed)
+    proposal = model.propose(parse_request("Broken parcels from Oslo go to billing."))
+    assert proposal.answer == {"queue": "billing", "region": "north"}
+
+
+# From the words and the given format alone
+
+
+def test_without_sight_the_words_alone_are_read() -> None:
+    words = "Double-charge tickets go to billing, even when the order came late."
+    assert fit([]).propose(parse_request(words)).to_json() == {
+        "input": talk("Where does the ticket belong?", "Double-charge, and the order came late."),
+        "answer": "billing",
+    }
+
+
+def test_without_sight_a_given_format_says_what_the_answer_is() -> None:
+    proposal = fit([]).propose(parse_request("Double-charge tickets go to billing.", FORMAT))
+    assert proposal.answer == {"queue": "billing"}
+    assert proposal.format is not None
+    assert proposal.format.schema == FORMAT
+
+
+@pytest.mark.parametrize("format", [None, FORMAT])
+@pytest.mark.parametrize(
+    "words", ["Thanks for your help yesterday!", f"{QUEUE} My parcel is late.", "😀", "What is urgent?"]
+)
+def test_without_sight_words_that_state_nothing_are_refused(words: str, format: Any) -> None:
+    with pytest.raises(EngineError, match="Say which answer the request should get"):
+        fit([]).propose(parse_request(words, format))
+
+
+def test_a_question_about_what_was_taught_is_no_proposal(model: Model) -> None:
+    with pytest.raises(EngineError, match="input asks what was taught"):
+        model.propose(parse_request("What have I taught you about refunds?"))
+
+
+# Reading one leaf
+
+
+@pytest.mark.parametrize(
+    ("format", "words", "answer"),
+    [
+        ({"enum": ["card", "card payments"]}, "Chip errors belong to card payments.", "card payments"),
+        ({"enum": ["top_up", "cashBack"]}, "Bonus tickets go to cash back.", "cashBack"),
+        ({"enum": ["billing", "shipping"]}, "Late parcels go to shipping instead of billing.", "shipping"),
+        ({"enum": ["billing", "shipping"]}, "Never send late parcels to billing.", None),
+        ({"enum": ["low", "high"]}, "Outages are highly annoying.", None),
+        ({"type": "boolean"}, "Outages count as urgent: yes.", True),
+        ({"type": "boolean"}, "Outages aren't urgent.", False),
+        ({"type": "boolean"}, "Outages!", None),
+        ({"type": "integer", "minimum": 1, "maximum": 5}, "In 2024 outages were rated 4.", 4),
+        ({"type": "integer", "minimum": 1, "maximum": 5}, "Outages rate nine.", None),
+        ({"type": "number", "multipleOf": 0.5}, "Outages score 2.5 points.", 2.5),
+        ({"enum": [1, 2, 3]}, "Outages get a 2.", 2),
+        (
+            {"type": "array", "items": {"enum": ["late", "rude", "wet"]}},
+            "It counts as late and wet.",
+            ["late", "wet"],
+        ),
+        ({"type": "string"}, "Outages get a reply.", None),
+    ],
+)
+def test_a_leaf_is_read_from_words_that_name_its_value(format: Any, words: str, answer: Any) -> None:
+    shape = read_format(format).shape
+    found = read_statement(words, leaf_nodes(shape), {}, "Is it urgent?")
+    if answer is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.labels == answer_leaves(answer, shape).labels
+
+
+def test_a_value_that_was_taught_without_an_enum_is_read_too() -> None:
+    leaves = leaf_nodes(read_format({"type": "string"}).shape)
+    found = read_statement(
+        "Late parcels go to the night shift.", leaves, {(): ['"night shift"', '"day"']}, None
+    )
+    assert found is not None
+    assert found.labels == {(): '"night shift"'}
+    assert found.subject == "Late parcels."
