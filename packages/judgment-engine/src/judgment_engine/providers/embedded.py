@@ -86,6 +86,37 @@ BAD = (
     "That went very badly.",
 )
 
+# Three ladders from bad to good: the second phrasing of the levels of a scale that runs between the two.
+LADDERS = (
+    (
+        "The text is very negative.",
+        "The text is somewhat negative.",
+        "The text is neutral or mixed.",
+        "The text is somewhat positive.",
+        "The text is very positive.",
+    ),
+    (
+        "I hate it. Terrible, awful.",
+        "I am disappointed. It is not good.",
+        "It is okay, average.",
+        "It is good. I like it.",
+        "I love it. Excellent, wonderful.",
+    ),
+    (
+        "It tells of something terrible.",
+        "It tells of something bad.",
+        "It tells of something ordinary.",
+        "It tells of something good.",
+        "It tells of something wonderful.",
+    ),
+)
+# A scale runs between bad and good when the step from its lowest to its highest level points along the
+# valence axis by more than this cosine. Of 42 scales tried, those of mood and quality have 0.38 to 0.59
+# (counted stars: 0.11); urgency, size, risk, relevance, formality and the like stay below 0.32.
+VALENCE_SCALE = 0.35
+# how much the second phrasing of a level weighs against the level's own text
+SECOND_PHRASING = 2.0
+
 
 class EmbeddedProvider:
     """A SystemOnePort over the embedded encoder. Safe to share between threads.
@@ -119,14 +150,14 @@ class EmbeddedProvider:
 
     def _noul(self, seen: Vectors, question: Noul) -> NoulAnswer:
         described = cast(Mapping[str, Text | None], question.criteria or {})
-        yes, no = (phrase(described.get(key)) for key in ("true", "false"))
+        yes, no = described.get("true"), described.get("false")
         evidence: list[float] = []
         if question.instructions is not None:
             evidence.append(self._support(seen, statement(phrase(question.instructions))))
-        if yes:
-            evidence.append(self._support(seen, statement(yes)))
-        if no:
-            evidence.append(-self._support(seen, statement(no)))
+        if yes is not None:
+            evidence.append(self._support(seen, statement(phrase(yes))))
+        if no is not None:
+            evidence.append(-self._support(seen, statement(phrase(no))))
         return NoulAnswer(_sigmoid(sum(evidence) / len(evidence)))
 
     def _support(self, seen: Vectors, claim: str) -> float:
@@ -155,14 +186,31 @@ class EmbeddedProvider:
         asked = phrase(question.instructions)
         levels = [phrase(level) for level in question.criteria]
         targets = self._mean_views([[level, f"{asked} {level}".strip()] for level in levels])
+        targets = self._second_phrasing(levels, targets)
         chances = _softmax(_resemblance(seen, targets) / TEMPERATURE)
         probabilities = dict(enumerate(chances))
         return ScoreAnswer(
-            sum(level * chance for level, chance in probabilities.items()),
+            min(len(levels) - 1.0, sum(level * chance for level, chance in probabilities.items())),
             score_confidence(probabilities),
             dict(enumerate(question.criteria)),
             probabilities,
         )
+
+    def _second_phrasing(self, levels: Sequence[str], targets: Vectors) -> Vectors:
+        """The levels' vectors, with those of a ladder from bad to good mixed in where the scale is one."""
+        lowest, highest = self._phrases.vectors([levels[0], levels[-1]])
+        step = highest - lowest
+        if not step.any():
+            return targets
+        along = _dots(_unit(step), self._phrases.valence)
+        if abs(along) < VALENCE_SCALE:
+            return targets
+        rungs = self._phrases.ladder if along > 0 else self._phrases.ladder[::-1]
+        places = np.linspace(0, len(rungs) - 1, len(levels))
+        below = np.minimum(places.astype(int), len(rungs) - 2)
+        share = (places - below)[:, None]
+        second = rungs[below] * (1 - share) + rungs[below + 1] * share
+        return _unit(targets + SECOND_PHRASING * second).astype(np.float32)
 
     def _mean_views(self, views: Sequence[Sequence[str]]) -> Vectors:
         """One unit vector for each list of texts, in their middle; the lists are equally long."""
@@ -207,6 +255,11 @@ class Phrases:
     def valence(self) -> Vector:
         """The unit direction from bad to good."""
         return _unit(self.vectors(GOOD).mean(axis=0) - self.vectors(BAD).mean(axis=0))
+
+    @cached_property
+    def ladder(self) -> Vectors:
+        """The rungs from bad to good, [5, 384]."""
+        return np.mean([self.vectors(texts) for texts in LADDERS], axis=0)
 
     def _known(self, memory: OrderedDict[str, _T], texts: Iterable[str]) -> dict[str, _T]:
         with self._lock:
@@ -432,10 +485,12 @@ def negation(claim: str) -> str:
     if found := _NEGATABLE.search(claim):
         middle = found[1] if found[2] else f"{found[1]} not"
         return claim[: found.start()] + middle + claim[found.end() :]
-    words = claim.split()
+    # the first word's capital says nothing here about a name
+    words = f"{claim[:1].lower()}{claim[1:]}".split()
     size = _subject_size(words)
     if 0 < size < len(words):
-        return " ".join([*words[:size], "did not", *words[size:]])
+        negated = " ".join([*words[:size], "did not", *words[size:]])
+        return f"{negated[:1].upper()}{negated[1:]}"
     return f"It is not true that {claim}"
 
 
