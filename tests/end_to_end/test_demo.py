@@ -12,7 +12,7 @@ def test_the_stdio_demo_asks_all_four_tools_on_the_embedded_provider() -> None:
     settings = {name: value for name, value in os.environ.items() if not name.startswith("JEV")}
     demo = [sys.executable, "-m", "judgevet_stdio.demo"]
     told = subprocess.run(demo, env=settings, capture_output=True, text=True, check=True).stdout
-    assert [tool for tool in re.findall(r"^(\w+): ", told, re.MULTILINE)] == [
+    assert re.findall(r"^(\w+): ", told, re.MULTILINE) == [
         "ask_noul",
         "ask_choice",
         "ask_score",
