@@ -337,7 +337,8 @@ def _lock(connection: Connection, organization_id: str) -> Any:
     return connection.execute(
         select(organizations.c.head_seq, organizations.c.head_at, organizations.c.sealed_at)
         .where(organizations.c.id == organization_id)
-        .with_for_update()
+        # Not FOR UPDATE: rows that refer to the organization may be written beside us.
+        .with_for_update(key_share=True)
     ).one()
 
 

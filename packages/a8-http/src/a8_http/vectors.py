@@ -51,8 +51,8 @@ class Vectors:
         self._writer = threading.Thread(target=self._write_behind, name="a8-vectors", daemon=True)
         self._writer.start()
 
-    def of(self, organization_id: str, texts: Sequence[str]) -> np.ndarray:
-        """int16 [len(texts), dimensions], in the order of the texts."""
+    def of(self, organization_id: str, texts: Sequence[str], *, write: bool = True) -> np.ndarray:
+        """int16 [len(texts), dimensions], in the order of the texts; new ones are written a moment later."""
         hashes = [text_hash(text) for text in texts]
         found = self._recall(organization_id, hashes)
         missing = [h for h in dict.fromkeys(hashes) if h not in found]
@@ -63,9 +63,10 @@ class Vectors:
             if new:
                 encoded = dict(zip(new, self._encode([texts_of[h] for h in new]), strict=True))
                 found |= encoded
-                with self._wake:
-                    self._unwritten.update({(organization_id, h): vector for h, vector in encoded.items()})
-                    self._wake.notify()
+                if write:
+                    with self._wake:
+                        self._unwritten.update({(organization_id, h): row for h, row in encoded.items()})
+                        self._wake.notify()
             self._remember(organization_id, {h: found[h] for h in missing})
         return np.stack([found[h] for h in hashes])
 
@@ -74,7 +75,7 @@ class Vectors:
         wanted = list(dict.fromkeys(texts))
         if not wanted:
             return []
-        rows = self.of(organization_id, wanted)
+        rows = self.of(organization_id, wanted, write=False)
         return [
             StoredVector(text_hash(text), self._encoder_id, row.astype("<i2").tobytes())
             for text, row in zip(wanted, rows, strict=True)
@@ -93,10 +94,7 @@ class Vectors:
                     self._store,
                     connection,
                     organization_id,
-                    [
-                        StoredVector(h, self._encoder_id, v.astype("<i2").tobytes())
-                        for h, v in sorted(rows.items())
-                    ],
+                    [StoredVector(h, self._encoder_id, v.astype("<i2").tobytes()) for h, v in rows.items()],
                 )
             # Where another process was first, its vector is the one that counts.
             self._remember(organization_id, self._load(organization_id, list(rows)))
@@ -158,7 +156,8 @@ def insert_vectors(
     store: Store, connection: Connection, organization_id: str, rows: Iterable[StoredVector]
 ) -> None:
     """Store the vectors that are not there; one that is stays as it is."""
-    values = [{"organization_id": organization_id, **row._asdict()} for row in rows]
+    # In one order everywhere, so that two writers never wait for each other.
+    values = [{"organization_id": organization_id, **row._asdict()} for row in sorted(rows)]
     if values:
         connection.execute(store.insert_missing(vectors), values)
 
