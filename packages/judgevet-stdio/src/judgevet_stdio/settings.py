@@ -387,13 +387,14 @@ def _key_file(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
         raise ValueError("the key file cannot be opened") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("the key file must be a regular file")
-        try:
-            content = file.read(KEY_BYTES + 1)
-        except OSError:
-            raise ValueError("the key file cannot be read") from None
+        content = os.read(descriptor, KEY_BYTES + 1)
+    except OSError:
+        raise ValueError("the key file cannot be read") from None
+    finally:
+        os.close(descriptor)
     if len(content) > KEY_BYTES:
         raise ValueError(f"the key file must hold at most {KEY_BYTES} bytes")
     return content
