@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 CONTRACT = Path(__file__).parents[2] / "contracts" / "a8"
-CASES = [
-    pytest.param(case, id=case["case"])
-    for case in map(json.loads, (CONTRACT / "fixtures" / "calls.jsonl").read_text("utf-8").splitlines())
+CASES: list[dict[str, Any]] = [
+    json.loads(line) for line in (CONTRACT / "fixtures" / "calls.jsonl").read_text("utf-8").splitlines()
 ]
+
+
+def name(case: dict[str, Any]) -> str:
+    return case["case"]
 
 
 def agrees(expected: Any, actual: Any) -> bool:
@@ -65,7 +68,7 @@ def key_for(server: Any, ticket_key: str, case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_recorded_call_over_mcp(server: Any, ticket_key: str, case: dict[str, Any], era: str) -> None:
     key = key_for(server, ticket_key, case)
     for step in case["steps"]:
@@ -81,7 +84,7 @@ def test_a_recorded_call_over_mcp(server: Any, ticket_key: str, case: dict[str, 
             assert answer.message["error"]["code"] == expected["error"]["code"]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "status" in case.values[0]["steps"][0]])
+@pytest.mark.parametrize("case", [case for case in CASES if "status" in case["steps"][0]], ids=name)
 def test_a_recorded_call_over_rest(server: Any, ticket_key: str, case: dict[str, Any]) -> None:
     key = key_for(server, ticket_key, case)
     for step in case["steps"]:

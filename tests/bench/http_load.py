@@ -4,8 +4,8 @@ Three measurements, each on a fresh server in a process of its own, on loopback:
 
 - load: 200 clients at once, 90 % judge, 5 % teach, 5 % retract, both protocol eras;
 - new text: the server's CPU for one judge whose subject it has never seen;
-- overhead: the server's CPU for one judge whose subject is in the vector cache, over MCP (both eras) and REST,
-  beside a bare FastAPI endpoint that checks the same key and calls the same engine functions.
+- overhead: the server's CPU for one judge whose subject is in the vector cache, over MCP (both eras) and
+  REST, beside a bare FastAPI endpoint that checks the same key and calls the same functions.
 
 CPU is the server process's user and system time as the kernel counts it. Compare within one run only.
 """
@@ -332,21 +332,23 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     load_, overhead_ = results["load"], results["overhead"]
+    errors = load_["errors"] or "none"
+    ratio = f"{overhead_['modern_over_bare_operation']} times with the same operation"
+    strict = f"{overhead_['modern_over_bare_engine']} times with the engine's functions alone"
     lines = [
-        f"load: {load_['clients']} clients for {load_['seconds']:.0f} s on one process: {load_['calls']} calls "
-        f"({load_['calls_per_second']}/s), errors: {load_['errors'] or 'none'}",
+        f"load: {load_['clients']} clients for {load_['seconds']:.0f} s on one process",
+        f"      {load_['calls']} calls ({load_['calls_per_second']}/s), errors: {errors}",
         f"{'':>10}" + "".join(f"{name:>10}" for name in PERCENTILES) + "   ms",
         *(
             f"{tool:>10}" + "".join(f"{times[name]:>10}" for name in PERCENTILES)
             for tool, times in load_["milliseconds"].items()
         ),
         "",
-        f"judge with a new short text: {results['new_text_cpu_milliseconds']} ms of CPU (at most 12 is wanted)",
+        f"judge with a new short text: {results['new_text_cpu_milliseconds']} ms of CPU (wanted: at most 12)",
         "",
         "judge with a known subject, ms of CPU:",
         *(f"{name:>18} {value:8.3f}" for name, value in overhead_["milliseconds"].items()),
-        f"modern MCP over the bare endpoint: {overhead_['modern_over_bare_operation']} times with the same operation, "
-        f"{overhead_['modern_over_bare_engine']} times with the engine's functions alone (at most 3 is wanted)",
+        f"modern MCP over the bare endpoint: {ratio}, {strict} (wanted: at most 3)",
     ]
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import structlog
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -25,6 +26,8 @@ from a8_http.mcp_endpoint import McpEndpoint, mcp_server
 from a8_http.operations import Operations
 from a8_http.principals import Principal
 from a8_http.settings import Settings
+
+log = structlog.get_logger("a8_http.app")
 
 DESCRIPTION = "Judge, teach and retract over REST. The same three tools are served over MCP at /mcp."
 
@@ -68,6 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with operations.running(), manager.run():
+            log.info("ready", mcp="/mcp", rest="/v1", hosts=settings.allowed_hosts)
             yield
 
     app = FastAPI(
@@ -131,6 +135,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM; calls in flight have `graceful_seconds` to finish."""
     configure_logs(settings.log_level)
+    log.info("starting", version=__version__, url=f"http://{settings.host}:{settings.port}")
     uvicorn.run(
         create_app(settings),
         host=settings.host,

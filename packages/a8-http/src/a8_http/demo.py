@@ -84,8 +84,9 @@ async def story(url: str, key: str) -> None:
         recorded_at = ""
         for number, arguments in enumerate(teachings(), 1):
             recorded_at = (await host.call("teach", arguments))["recorded_at"]
-            sys.stdout.write(f"\r   {'█' * (number // 2):<20} {number}/40")
-        say()
+            if sys.stdout.isatty():
+                sys.stdout.write(f"\r   {'█' * (number // 2):<20} {number}/40")
+        say(f"\r   {'█' * 20} 40/40, the last one at {recorded_at}")
 
         step("3  A ticket nobody taught gets a verdict")
         first = await host.judge(UNSEEN, "a8:80")
@@ -106,18 +107,19 @@ async def story(url: str, key: str) -> None:
         say(f"   taught      {taught}")
 
         step("7  A taught ticket is retracted; the next version forgets it")
-        say(f"   ticket      {TAUGHT}")
         pinned = f"a8:95@{when(taught['recorded_at'])}"
         before = await host.judge(TAUGHT, pinned)
         say(f"   retract     {await host.call('retract', {'input': request(TAUGHT), 'format': FORMAT})}")
-        recalled = await host.call("judge", {"input": "What have I taught you about parcels that have not arrived?"})
+        recalled = await host.call(
+            "judge", {"input": "What have I taught you about parcels that have not arrived?"}
+        )
         held = [example["input"][-1]["content"] for example in recalled["precedents"]["examples"]]
         say(f"   recalled    {'still there' if TAUGHT in held else 'gone'}")
         await host.judge(TAUGHT, "a8:95")
 
         step("8  The version pinned before still remembers")
         after = await host.judge(TAUGHT, pinned)
-        if after != before or first["model"] == after["model"] or not recorded_at:
+        if after != before or first["model"] == after["model"]:
             raise SystemExit("The pinned version changed its answer.")
         say("\nDone: the same identifier gives the same answer for as long as the server lives.")
 
