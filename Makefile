@@ -7,7 +7,7 @@ PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-h
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts bench-http dist lock clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts bench-http bench-embedded dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -31,6 +31,9 @@ contracts: setup ## Rewrite the pins of contracts/ from the servers' definitions
 
 bench-http: setup ## a8-http under load, and what one judge costs
 	$(BIN)/python tests/bench/http_load.py
+
+bench-embedded: setup ## The embedded provider on public sets: accuracy, calibration, CPU (downloads them once, 440 MB)
+	$(BIN)/python tests/bench/embedded.py
 
 lint: setup ## ruff, pyright and import-linter
 	$(BIN)/ruff check .

@@ -65,6 +65,17 @@ def test_the_package_carries_encoder_tokenizer_and_notice() -> None:
     assert "Apache License" in NOTICE.read_text(encoding="utf-8")
 
 
+def test_a_built_wheel_carries_the_encoder_and_its_licence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=BUILD.parent, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("judgment_weights/data/encoder.onnx") == ENCODER.read_bytes()
+        assert archive.read("judgment_weights/data/tokenizer.json") == TOKENIZER.read_bytes()
+        licences = [name for name in archive.namelist() if name.endswith(("NOTICE", "LICENSE-weights"))]
+    assert len(licences) == 3
+
+
 def test_a_wheel_with_a_wrong_hash_stops_the_build_with_both_hashes(
     build: ModuleType, tmp_path: Path
 ) -> None:

@@ -121,11 +121,13 @@ SECOND_PHRASING = 2.0
 class EmbeddedProvider:
     """A SystemOnePort over the embedded encoder. Safe to share between threads.
 
+    Yes/no questions are judged as statements where a simple rule makes them one; `rewrite=False` leaves them.
     Raises ProviderRequestError for a state or a question it cannot judge.
     """
 
-    def __init__(self, encoder: Encoder | None = None) -> None:
+    def __init__(self, encoder: Encoder | None = None, *, rewrite: bool = True) -> None:
         self._encoder = encoder or load_encoder()
+        self._claim = statement if rewrite else str
         self._phrases = Phrases(self._encoder)
 
     def system_one(self, state: State, questions: Questions, model: str) -> Judgment:
@@ -153,11 +155,11 @@ class EmbeddedProvider:
         yes, no = described.get("true"), described.get("false")
         evidence: list[float] = []
         if question.instructions is not None:
-            evidence.append(self._support(seen, statement(phrase(question.instructions))))
+            evidence.append(self._support(seen, self._claim(phrase(question.instructions))))
         if yes is not None:
-            evidence.append(self._support(seen, statement(phrase(yes))))
+            evidence.append(self._support(seen, self._claim(phrase(yes))))
         if no is not None:
-            evidence.append(-self._support(seen, statement(phrase(no))))
+            evidence.append(-self._support(seen, self._claim(phrase(no))))
         return NoulAnswer(_sigmoid(sum(evidence) / len(evidence)))
 
     def _support(self, seen: Vectors, claim: str) -> float:
