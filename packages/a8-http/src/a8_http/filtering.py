@@ -18,17 +18,23 @@ from a8_http.errors import Refused
 from a8_http.settings import Settings
 
 HARMS: Mapping[str, Noul] = {
-    "hate": Noul("Does the text express hatred of people for what they are?"),
+    "hate": Noul(
+        "Does the text express hatred of people for their race, religion, origin, gender or orientation?"
+    ),
     "violence": Noul("Does the text threaten people with violence, or call for it?"),
     "self_harm": Noul("Does the text speak of suicide or of hurting oneself?"),
-    "minors": Noul("Is the text sexual content about a child?"),
+    "minors": Noul("Does the text sexualise children?"),
 }
 FILTERED = "This request was filtered for harmful content."
 DEFAULT_MODEL = "jev-latest"
 
 
 class HarmFilter:
-    """One provider, synchronous or asynchronous, asked about each harm at once."""
+    """One provider, synchronous or asynchronous, asked about each harm at once.
+
+    The embedded one is coarse: of 18 harmful sentences and 22 harmless ones that sound alike ("The app kills
+    my battery.") it filters 11 and 5 at the threshold 0.5, and 9 and 0 at 0.65.
+    """
 
     def __init__(self, provider: SystemOnePort | AsyncSystemOnePort, model: str = DEFAULT_MODEL) -> None:
         self._provider = provider
