@@ -12,6 +12,7 @@ A behaviour is a JSON object with a `kind` and that kind's members (defaults in 
     close                                    the connection closed without an answer
     reset                                    the connection reset without an answer
     truncate  body (26 bytes), length (500)  a body that ends before its declared length
+    hold                                     silence until the behaviour changes, then as that says
     hang      secs                           silence for that long, then a closed connection
     drip      interval (0.05)                the `ok` answer, one byte per interval in seconds
     sequence  sequence                       one behaviour per request; the last one repeats
@@ -152,12 +153,13 @@ class StandIn:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
-    def behave(self, behaviour: Behaviour) -> None:
-        """Answer the coming requests this way; what was received so far is forgotten."""
+    def behave(self, behaviour: Behaviour, *, forget: bool = True) -> None:
+        """Answer the coming requests this way; what was received so far is forgotten unless kept."""
         self._behaviour = behaviour
-        self._served = 0
-        self.requests = []
-        self.most_at_once = self._running
+        if forget:
+            self._served = 0
+            self.requests = []
+            self.most_at_once = self._running
 
     def start(self) -> Self:
         """Listen; `port` is known when this returns."""
@@ -309,6 +311,10 @@ class StandIn:
                 writer.write(_head(status, int(behaviour.get("length", 500)), headers) + content)
                 await writer.drain()
                 return False
+            case "hold":
+                while self._behaviour is behaviour:
+                    await asyncio.sleep(0.01)
+                return await self._answer(request, self._behaviour, writer)
             case "hang":
                 await asyncio.sleep(behaviour["secs"])
                 return False
