@@ -22,6 +22,6 @@ trap 'rm -rf "$tools"' EXIT
 "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 
 "$python" -m venv --without-pip "$folder"
-"$tools/bin/uv" pip install --quiet --python "$folder/bin/python" --compile-bytecode \
+"$tools/bin/uv" pip install --quiet --python "$folder/bin/python" \
     --find-links dist --constraint requirements/dev.txt "$package"
 "$folder/bin/$command" --help > /dev/null
