@@ -3,6 +3,7 @@
 `fit(examples)` gives a Model; it is a pure function of the examples, the certificate and the encoder.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -350,6 +351,7 @@ class Model:
         self._by_input: dict[str, list[int]] = {}
         for index, example in enumerate(examples):
             self._by_input.setdefault(example.request.input_key, []).append(index)
+        self._postings = Postings(example.terms for example in examples)
         names = list(criteria.values())
         self._criterion_vectors = embed(names) if names else np.zeros((0, vectors.shape[1]), np.int16)
 
@@ -393,13 +395,23 @@ class Model:
         """The groups taught under these very words, one for each set of answer leaves."""
         return self._groups.get(normal_form(criterion), [])
 
+    def unchanged(self, home: str, examples: Sequence[Example], rows: NDArray[np.intp]) -> Group | None:
+        """A fitted group of these very examples, at their rows in another model; None when there is none."""
+        for group in self._groups.get(home, []):
+            if len(group.examples) == len(examples) and all(map(_same, group.examples, examples)):
+                moved = copy.copy(group)
+                moved.rows = rows
+                return moved
+        return None
+
     def precedents(self, request: Request) -> list[Example]:
         """At most ten examples of the matched group whatever their verdict, nearest the subject first."""
         group = self._group_of(request)
         if group is None:
             return []
         vector = self._embed([request.subject])[0]
-        return [group.examples[index] for index in rank(vector, self.vectors[group.rows])]
+        alone = len(group.rows) == len(self.vectors)
+        return [group.examples[i] for i in rank(vector, self.vectors if alone else self.vectors[group.rows])]
 
     def recall(self, request: Request) -> list[Example]:
         """At most ten examples nearest what the request asks about; the newest where it names no topic."""
@@ -540,20 +552,14 @@ class Model:
     @cached_property
     def artefact_hash(self) -> str:
         """SHA-256 over what was taught and what the fits chose; the same on every machine."""
-        groups = [group for groups in self._groups.values() for group in groups]
-        content = [
-            [CRITERION_COSINE, self.certificate],
-            [[e.request.key, e.canonical_answer, e.recorded_at] for e in self.examples],
-            sorted(
-                group_hash(group.fitted, group.calibration(group.every_column, self.certificate))
-                for group in groups
-            ),
-        ]
-        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
-
-    @cached_property
-    def _postings(self) -> Postings:
-        return Postings(example.terms for example in self.examples)
+        digest = hashlib.sha256(f"{CRITERION_COSINE} {self.certificate}\n".encode())
+        for example in self.examples:
+            taught = f"{example.request.key} {example.recorded_at} {example.canonical_answer}\n"
+            digest.update(taught.encode())
+        for group in (group for groups in self._groups.values() for group in groups):
+            calibration = group.calibration(group.every_column, self.certificate)
+            digest.update(group_hash(group.fitted, calibration).encode())
+        return digest.hexdigest()
 
     def _matched(self, request: Request) -> "_Plan | list[str] | None":
         """How to answer: the first matching group that fits the format, or the properties that none has."""
@@ -609,6 +615,14 @@ class Model:
         return _home(example, self._criteria)
 
 
+def _same(one: Example, other: Example) -> bool:
+    return one is other or (
+        one.request.key == other.request.key
+        and one.recorded_at == other.recorded_at
+        and one.canonical_answer == other.canonical_answer
+    )
+
+
 def _criteria(examples: Iterable[Example]) -> dict[str, str]:
     """The taught criteria by their normal form, each in the words it was first taught in."""
     found: dict[str, str] = {}
@@ -648,6 +662,7 @@ def fit(
         if held is None or (held.recorded_at, held.seq) <= (example.recorded_at, example.seq):
             latest[example.request.key] = example
     ordered = sorted(latest.values(), key=lambda e: (e.recorded_at, e.request.key))
+    cache = cache or FitCache()
     vectors = _embedded(ordered, embed, previous)
     criteria = _criteria(ordered)
     rows: dict[tuple[str, frozenset[Path]], list[int]] = {}
@@ -657,8 +672,12 @@ def fit(
     for (home, _), indexes in rows.items():
         if home == "" and criteria:
             continue  # with several criteria and none of its own, an example answers only its very request
-        group = Group([ordered[index] for index in indexes], np.array(indexes, dtype=np.intp))
-        group.fit(vectors, embed, encoder_id, cache or FitCache())
+        members = [ordered[index] for index in indexes]
+        places = np.array(indexes, dtype=np.intp)
+        group = None if previous is None else previous.unchanged(home, members, places)
+        if group is None:
+            group = Group(members, places)
+            group.fit(vectors, embed, encoder_id, cache)
         group.calibration(group.every_column, certificate)
         groups.setdefault(home, []).append(group)
     return Model(ordered, vectors, groups, certificate, embed, criteria)

@@ -87,29 +87,34 @@ class Format:
         return hash(self.canonical)
 
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def canonical_json(value: object) -> str:
     """JSON text with sorted keys and no white space, 2.0 written as 2; ValueError for what is no JSON."""
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _encode(_plain(value))
 
 
 def _plain(value: object) -> object:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
-    if isinstance(value, Mapping):
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    if isinstance(value, (dict, Mapping)):
         items = cast("Mapping[object, object]", value).items()
         if not all(isinstance(key, str) for key, _ in items):
             raise ValueError("JSON object keys are strings")
         return {key: _plain(item) for key, item in items}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in cast("Sequence[object]", value)]
     return value
 
 
 def _children(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return cast("Mapping[object, object]", value).values()
     if isinstance(value, (list, tuple)):
         return cast("Sequence[object]", value)
+    if isinstance(value, (dict, Mapping)):
+        return cast("Mapping[object, object]", value).values()
     return ()
 
 
