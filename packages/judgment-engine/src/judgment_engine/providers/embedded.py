@@ -164,6 +164,11 @@ class EmbeddedProvider:
 
     def _support(self, seen: Vectors, claim: str) -> float:
         """Log odds that the state says what the claim says."""
+        # the encoder hardly reads a "not": judge the claim without it and turn the answer
+        opposite = unnegated(claim)
+        return self._plain_support(seen, claim) if opposite is None else -self._plain_support(seen, opposite)
+
+    def _plain_support(self, seen: Vectors, claim: str) -> float:
         phrases = self._phrases
         vector, negated = phrases.vectors([claim, negation(claim)])
         topical = _resemblance(seen, vector[None])[0] - _dots(phrases.bland, vector).mean()
@@ -173,46 +178,74 @@ class EmbeddedProvider:
         return NOUL_SLOPE * (topical + VALENCE_WEIGHT * mood * lean - NOUL_MIDDLE)
 
     def _choice(self, seen: Vectors, question: Choice) -> ChoiceAnswer:
-        asked = phrase(question.instructions)
-        views: list[list[str]] = []
-        for label, description in question.criteria.items():
-            name = re.sub(r"[_.\-]+", " ", label).strip() or label
-            meaning = phrase(description) or name
-            views.append([name, meaning, f"This text is about {meaning}.", f"{asked} {meaning}".strip()])
-        chances = _softmax(_resemblance(seen, self._mean_views(views)) / TEMPERATURE)
+        if (as_noul := _yes_or_no(question)) is not None:
+            yes = self._noul(seen, as_noul).noul
+            chances = [yes if label.lower() in ("yes", "true") else 1 - yes for label in question.criteria]
+        else:
+            chances = self._choice_chances(seen, question)
         probabilities = dict(zip(question.criteria, chances, strict=True))
         best = max(probabilities, key=probabilities.__getitem__)
         return ChoiceAnswer(best, choice_confidence(probabilities), probabilities)
 
-    def _score(self, seen: Vectors, question: Score) -> ScoreAnswer:
+    def _choice_chances(self, seen: Vectors, question: Choice) -> list[float]:
         asked = phrase(question.instructions)
-        levels = [phrase(level) for level in question.criteria]
-        targets = self._mean_views([[level, f"{asked} {level}".strip()] for level in levels])
-        targets = self._second_phrasing(levels, targets)
-        chances = _softmax(_resemblance(seen, targets) / TEMPERATURE)
+        views: list[list[str]] = []
+        turned: list[bool] = []
+        for label, description in question.criteria.items():
+            name = re.sub(r"[_.\-]+", " ", label).strip() or label
+            meaning = phrase(description) or name
+            opposite = unnegated(meaning)
+            turned.append(opposite is not None)
+            if opposite is not None:
+                name = meaning = opposite
+            views.append([name, meaning, f"This text is about {meaning}.", f"{asked} {meaning}".strip()])
+        return _softmax(self._resemblance(seen, self._mean_views(views), turned) / TEMPERATURE)
+
+    def _score(self, seen: Vectors, question: Score) -> ScoreAnswer:
+        chances = self._score_chances(seen, question)
         probabilities = dict(enumerate(chances))
         return ScoreAnswer(
-            min(len(levels) - 1.0, sum(level * chance for level, chance in probabilities.items())),
+            min(len(chances) - 1.0, sum(level * chance for level, chance in probabilities.items())),
             score_confidence(probabilities),
             dict(enumerate(question.criteria)),
             probabilities,
         )
 
-    def _second_phrasing(self, levels: Sequence[str], targets: Vectors) -> Vectors:
-        """The levels' vectors, with those of a ladder from bad to good mixed in where the scale is one."""
+    def _score_chances(self, seen: Vectors, question: Score) -> list[float]:
+        asked = phrase(question.instructions)
+        levels = [phrase(level) for level in question.criteria]
+        second = self._second_phrasing(levels)
+        # the ladder says of a scale between bad and good what a "not" in its levels would turn
+        opposites = [unnegated(level) if second is None else None for level in levels]
+        texts = [opposites[i] or level for i, level in enumerate(levels)]
+        targets = self._mean_views([[text, f"{asked} {text}".strip()] for text in texts])
+        if second is not None:
+            targets = _unit(targets + SECOND_PHRASING * second)
+        turned = [opposite is not None for opposite in opposites]
+        return _softmax(self._resemblance(seen, targets, turned) / TEMPERATURE)
+
+    def _resemblance(self, seen: Vectors, targets: Vectors, turned: Sequence[bool]) -> NDArray[np.float64]:
+        """The state's resemblance to each target; a turned one's is mirrored at that of bland sentences."""
+        cosines = _resemblance(seen, targets)
+        if not any(turned):
+            return cosines
+        bland = _dots(self._phrases.bland[:, None, :], targets).mean(axis=0)
+        return np.where(turned, 2 * bland - cosines, cosines)
+
+    def _second_phrasing(self, levels: Sequence[str]) -> Vectors | None:
+        """The levels' places on the ladder from bad to good; None for a scale of another kind."""
         lowest, highest = self._phrases.vectors([levels[0], levels[-1]])
         step = highest - lowest
         if not step.any():
-            return targets
+            return None
         along = _dots(_unit(step), self._phrases.valence)
         if abs(along) < VALENCE_SCALE:
-            return targets
+            return None
         rungs = self._phrases.ladder if along > 0 else self._phrases.ladder[::-1]
         places = np.linspace(0, len(rungs) - 1, len(levels))
         below = np.minimum(places.astype(int), len(rungs) - 2)
         share = (places - below)[:, None]
-        second = rungs[below] * (1 - share) + rungs[below + 1] * share
-        return _unit(targets + SECOND_PHRASING * second).astype(np.float32)
+        return (rungs[below] * (1 - share) + rungs[below + 1] * share).astype(np.float32)
 
     def _mean_views(self, views: Sequence[Sequence[str]]) -> Vectors:
         """One unit vector for each list of texts, in their middle; the lists are equally long."""
@@ -334,6 +367,21 @@ def _checked(name: str, definition: Question | Mapping[str, Any]) -> Question:
     return question
 
 
+def _yes_or_no(question: Choice) -> Noul | None:
+    """The yes/no question that a choice between yes and no (or true and false) is; else None."""
+    labels = {label.lower(): label for label in question.criteria}
+    for yes, no in (("yes", "no"), ("true", "false")):
+        if set(labels) == {yes, no} and len(question.criteria) == 2:
+            criteria: dict[str, Text | None] = {}
+            for key, label in (("true", labels[yes]), ("false", labels[no])):
+                description = question.criteria[label]
+                if phrase(description).lower().rstrip(".") not in ("", label.lower()):
+                    criteria[key] = description
+            if criteria or question.instructions is not None:
+                return Noul(question.instructions, criteria)
+    return None
+
+
 def _check_noul(where: str, question: Noul) -> None:
     criteria = question.criteria
     if criteria is not None and not isinstance(criteria, Mapping):
@@ -450,6 +498,9 @@ _ASKING = {"which", "what", "who", "whose", "how", "when", "where", "why"}
 _NEGATABLE = re.compile(
     r"\b(is|are|was|were|can|will|should|must|could|would|has|have|had|may|might|does|did)\b( not\b)?", re.I
 )
+_LEADING_NOT = re.compile(
+    r"(?:not|no|non|never|without)[\s-]+(?!only\b|longer\b|more\b|at all\b)(?=\w)", re.I
+)
 _WHETHER = re.compile(
     r"(?:please )?(?:decide|judge|determine|check|say|assess|tell me) (?:whether|if) (.+)", re.I | re.S
 )
@@ -480,6 +531,18 @@ def statement(question: str) -> str:
     else:
         claim = " ".join([*subject, auxiliary, *said])
     return f"{claim[:1].upper()}{claim[1:]}.{rest.rstrip()}"
+
+
+def unnegated(text: str) -> str | None:
+    """The text without the "not" that turns it, None where none does.
+
+    "It is not late." gives "It is late.", "No risk" gives "risk".
+    """
+    if found := _LEADING_NOT.match(text):
+        return re.sub(r"\s+at all\b", "", text[found.end() :])
+    if (found := _NEGATABLE.search(text)) and found[2]:
+        return negation(text)
+    return None
 
 
 def negation(claim: str) -> str:
