@@ -7,7 +7,7 @@ PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-h
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts bench-http bench-embedded dist lock clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts bench-http bench-hosted bench-embedded peer dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -31,6 +31,12 @@ contracts: setup ## Rewrite the pins of contracts/ from the servers' definitions
 
 bench-http: setup ## a8-http under load, and what one judge costs
 	$(BIN)/python tests/bench/http_load.py
+
+bench-hosted: setup ## Sixteen callers against a slow System One service, ours and the peer's
+	$(BIN)/python tests/bench/hosted.py
+
+peer: setup ## Drive the published judgevet 0.23.0 through our cases: the differences are exactly the listed ones
+	$(BIN)/python tests/peer/compare.py
 
 bench-embedded: setup ## The embedded provider on public sets: accuracy, calibration, CPU (downloads them once, 440 MB)
 	$(BIN)/python tests/bench/embedded.py
