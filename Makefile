@@ -38,6 +38,9 @@ bench-hosted: setup ## Sixteen callers against a slow System One service, ours a
 peer: setup ## Drive the published judgevet 0.23.0 through our cases: the differences are exactly the listed ones
 	$(BIN)/python tests/peer/compare.py
 
+bench-durability: setup ## kill -9 of a teaching server, 20 times in 2,000 teaches each, on SQLite and PostgreSQL
+	$(BIN)/python tests/bench/durability.py
+
 bench-embedded: setup ## The embedded provider on public sets: accuracy, calibration, CPU (downloads them once, 440 MB)
 	$(BIN)/python tests/bench/embedded.py
 

@@ -34,6 +34,9 @@ FIT_THREADS = 2
 # after a crash.
 CLAIM_MILLISECONDS = 2_000
 RENEW_SECONDS = 0.5
+# While an organization teaches on and nobody waits, its next fit rests this many times the last one's
+# duration, so that fitting takes a fifth of one processor at most.
+REST = 4
 # How soon a version that another process fits, or whose second is not over, is looked at again.
 RETRY_SECONDS = 0.1
 
@@ -112,6 +115,8 @@ class _Job:
     organization_id: str
     horizon: int
     newest: bool
+    # Whether somebody waits for it.
+    asked: bool = False
     future: "Future[Version]" = field(default_factory=lambda: Future[Version]())
 
 
@@ -136,6 +141,7 @@ class Versions:
         self._due: list[tuple[float, int, _Job]] = []
         self._count = 0
         self._claims: set[tuple[str, int]] = set()
+        self._rest_until: dict[str, float] = {}
         self._closed = False
         self._threads = ThreadPoolExecutor(FIT_THREADS, thread_name_prefix="a8-fit")
         self._scheduler = threading.Thread(target=self._schedule, name="a8-versions", daemon=True)
@@ -162,7 +168,7 @@ class Versions:
             version = self.kept(organization.id, self._seq_at(organization, horizon))
             if version is not None:
                 return version
-        return self._want(organization.id, horizon, newest=False)
+        return self._want(organization.id, horizon, newest=False, asked=True)
 
     def seq_at(self, organization: Row[Any], horizon: int) -> int:
         """The newest event's seq at a horizon. Raises Refused (404; 503 while its second lasts)."""
@@ -199,15 +205,15 @@ class Versions:
         version = self.kept(organization.id, organization.head_seq)
         if version is not None:
             return version
-        promise = self._want(organization.id, organization.head_at, newest=True)
         ready = None if wait else self.newest_kept(organization.id)
+        promise = self._want(organization.id, organization.head_at, newest=True, asked=ready is None)
         return promise if ready is None else ready
 
     def taught(self, organization_id: str, recorded_at: int) -> None:
         """Fit the version of a new event when its second is over."""
-        self._want(organization_id, recorded_at, newest=True)
+        self._want(organization_id, recorded_at, newest=True, asked=False)
 
-    def _want(self, organization_id: str, horizon: int, *, newest: bool) -> "Future[Version]":
+    def _want(self, organization_id: str, horizon: int, *, newest: bool, asked: bool) -> "Future[Version]":
         """Make a version ready: the one at `horizon`, or with `newest` the newest complete one.
 
         That may be a later one or, while the second `horizon` lasts, an earlier one.
@@ -219,8 +225,8 @@ class Versions:
                 job = self._waiting[key] = _Job(organization_id, horizon, newest)
                 self._push(job, _until_over(horizon))
                 self._metrics.fit_queue.set(len(self._waiting))
-            elif job.horizon < horizon:
-                job.horizon = horizon
+            job.horizon = max(job.horizon, horizon)
+            job.asked = job.asked or asked
             return job.future
 
     def close(self) -> None:
@@ -283,13 +289,15 @@ class Versions:
         if version is not None:
             job.future.set_result(version)
             if job.newest and version.horizon < job.horizon:
-                self._want(job.organization_id, job.horizon, newest=True)
+                self._want(job.organization_id, job.horizon, newest=True, asked=False)
         elif error is not None:
             job.future.set_exception(error)
 
     def _attempt(self, job: _Job) -> Version | None:
         """The version, or None where its second is not over or another process is fitting it."""
         organization_id, horizon = job.organization_id, job.horizon
+        if not job.asked and time.monotonic() < self._rest_until.get(organization_id, 0.0):
+            return None
         seq = seal(self._store, organization_id, horizon)
         if seq is None and job.newest:
             # Its second is not over. The newest complete one, if it has anything new, is better than waiting.
@@ -308,8 +316,9 @@ class Versions:
         except BaseException:
             self._release(organization_id, seq)
             raise
+        seconds = time.perf_counter() - started
+        self._rest_until[organization_id] = time.monotonic() + REST * seconds
         if recorded is None:
-            seconds = time.perf_counter() - started
             self._record(organization_id, seq, hash_, seconds)
             self._metrics.fit_seconds.observe(seconds)
         elif recorded != hash_:
