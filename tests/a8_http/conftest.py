@@ -166,9 +166,26 @@ def settings_for(folder: Path, **changed: Any) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(sqlite_server: RunningServer) -> RunningServer:
     """One server for every test that makes organizations of its own."""
+    return sqlite_server
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     yield from run_server(settings_for(tmp_path_factory.mktemp("server")))
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def either_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server on each kind of database, for tests of what is kept there."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_server")
+    else:
+        url = request.getfixturevalue("new_postgresql")()
+        yield from run_server(settings_for(tmp_path_factory.mktemp("server"), database_url=url))
 
 
 @pytest.fixture

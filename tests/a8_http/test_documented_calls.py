@@ -17,6 +17,16 @@ def name(case: dict[str, Any]) -> str:
     return case["case"]
 
 
+@pytest.fixture(scope="module")
+def server(either_server: Any) -> Any:
+    return either_server
+
+
+@pytest.fixture(scope="module")
+def ticket_key(server: Any) -> str:
+    return server.taught()
+
+
 def agrees(expected: Any, actual: Any) -> bool:
     """Whether a value is the recorded one, identifiers and times by pattern."""
     if isinstance(expected, str) and expected.startswith("@MODEL"):

@@ -23,6 +23,11 @@ EXAMPLES = [
 
 
 @pytest.fixture(scope="module")
+def server(either_server: Any) -> Any:
+    return either_server
+
+
+@pytest.fixture(scope="module")
 def owner(server: Any) -> str:
     return server.taught(EXAMPLES)
 

@@ -356,7 +356,11 @@ class Versions:
             mine["claimed_until"] = now + CLAIM_MILLISECONDS
             if row is None:
                 key = {"organization_id": organization_id, "seq": seq, "engine": ENGINE}
-                done = connection.execute(self._store.insert_missing(versions).values(**key, **mine))
+                done = connection.execute(
+                    self._store.insert_missing(versions).values(**key, **mine),
+                    # Without it the row count of an insert is not kept, and on PostgreSQL reads -1.
+                    execution_options={"preserve_rowcount": True},
+                )
             else:
                 # Only one process finds the claim as lapsed as it was read.
                 done = connection.execute(
