@@ -99,6 +99,8 @@ def test_the_subject_of_a_first_message_is_its_rest_when_a_later_one_is_read_aft
         ("…", True),
         ("😀😀", True),
         ("refund", False),
+        ("email", False),
+        ("the ticket", True),
         ("It broke.", False),
         ("返金", False),
     ],

@@ -177,6 +177,20 @@ def test_a_format_outside_the_subset_is_refused_by_keyword(format: Any, names: s
     assert refused.value.passes
 
 
+@pytest.mark.parametrize(
+    "format",
+    [
+        {"a" * 50_000: 1},
+        {"properties": {"p" * 50_000: {"type": "frog"}}},
+        {"properties": {f"p{i}" * 20: {"type": "boolean"} for i in range(500)}, "required": ["x" * 5_000]},
+    ],
+)
+def test_a_refusal_is_short_whatever_the_names(format: Any) -> None:
+    with pytest.raises(EngineError) as refused:
+        read_format(format)
+    assert len(str(refused.value)) < 400
+
+
 def test_a_schema_that_refers_to_itself_on_the_way_is_refused() -> None:
     tree = {"$defs": {"n": {"properties": {"child": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}
     with pytest.raises(EngineError, match="must not lead back to itself"):

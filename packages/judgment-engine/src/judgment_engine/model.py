@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ CRITERION_COSINE = 0.80  # a paraphrase of a taught criterion reaches it; so doe
 
 NEAREST_SUBJECTS = 3  # whose mean cosine says how near a statement is to a taught group
 IMPLIED_ACCURACY = 50  # of a proposed verdict when neither words nor input name the criterion
+MOST_VECTORS = 256  # of asked texts that a model remembers
 MOST_PLANS = 64  # formats whose reading a group remembers
 
 JSON = Any
@@ -346,6 +347,11 @@ class Model:
         self.vectors = vectors
         self._groups = groups
         self._embed = embed
+
+        def vector(text: str) -> Vectors:
+            return embed([text])[0]
+
+        self._vector = lru_cache(MOST_VECTORS)(vector)
         self._criteria = criteria
         self.row_of = {example.request.key: index for index, example in enumerate(examples)}
         self._by_input: dict[str, list[int]] = {}
@@ -375,7 +381,7 @@ class Model:
         calibration = plan.group.calibration(plan.columns, self.certificate)
         if request.subject_missing:
             return Abstention("missing_information", asked, None, calibration.earned, ["subject"])
-        vector = self._embed([request.subject])[0]
+        vector = self._vector(request.subject)
         prediction = plan.group.fitted.predict(request.subject, vector, plan.columns, plan.admits)
         if prediction is None:
             columns = (plan.group.columns[index] for index in plan.columns)
@@ -409,7 +415,7 @@ class Model:
         group = self._group_of(request)
         if group is None:
             return []
-        vector = self._embed([request.subject])[0]
+        vector = self._vector(request.subject)
         alone = len(group.rows) == len(self.vectors)
         return [group.examples[i] for i in rank(vector, self.vectors if alone else self.vectors[group.rows])]
 
@@ -420,7 +426,7 @@ class Model:
         terms = content_terms(request.topic or request.subject)
         if request.topic is None or not terms:
             return list(reversed(self.examples[-MOST_PRECEDENTS:]))
-        vector = self._embed([request.topic])[0]
+        vector = self._vector(request.topic)
         lexical = self._postings.bm25(terms)
         return [self.examples[index] for index in rank(vector, self.vectors, lexical, floor=COSINE_FLOOR)]
 
@@ -530,7 +536,7 @@ class Model:
         if unnamed and group is not None:
             chosen = [(i, c) for i, c in enumerate(group.columns) if c.path in unnamed and not c.presence]
             admits = [_admits(*leaves[column.path], column) for _, column in chosen]
-            vector = self._embed([statement.subject])[0]
+            vector = self._vector(statement.subject)
             positions = [index for index, _ in chosen]
             guess = group.fitted.predict(statement.subject, vector, positions, admits) if chosen else None
             if guess is not None:
@@ -591,7 +597,7 @@ class Model:
         same = [normal] if normal in self._groups else []
         if not len(self._criterion_vectors):
             return same
-        vector = self._embed([criterion])[0].astype(np.int64)
+        vector = self._vector(criterion).astype(np.int64)
         dots = self._criterion_vectors.astype(np.int64) @ vector
         near = sorted(
             (-int(dot), other)

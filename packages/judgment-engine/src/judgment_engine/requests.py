@@ -33,11 +33,13 @@ _BACK_PRONOUNS = _words(
     """it its it's itself this that that's these those they they're their theirs them he he's his him she
     she's her hers"""
 )
-_REFERENCE_WORDS = _BACK_PRONOUNS | _words(
-    """a about above again all an and are as at before below case check classify consider earlier email for
-    former from here how in is judge last latter look message more of on one ones or please previous
-    previously question request same see so still such text the there thing things ticket too what with
-    you your"""
+_POINTING_WORDS = _BACK_PRONOUNS | _words(
+    """above below earlier former here last latter one ones previous previously same so such the there"""
+)
+_REFERENCE_WORDS = _POINTING_WORDS | _words(
+    """a about again all an and are as at before case check classify consider email for from how in is judge
+    look message more of on or please question request see still text thing things ticket too what with you
+    your"""
 )
 
 _NEGATION = re.compile(
@@ -118,7 +120,8 @@ class Request:
     @cached_property
     def subject_missing(self) -> bool:
         """Whether the subject has no word, or only words that point at something that is not there."""
-        return has_only_references(self.subject)
+        words = {word.casefold().replace("’", "'") for word in WORD.findall(self.subject)}
+        return not words or (words <= _REFERENCE_WORDS and not words.isdisjoint(_POINTING_WORDS))
 
 
 def has_only_references(text: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
 from typing import Literal, cast
 
@@ -199,7 +200,9 @@ class _Reader:
         for keyword in schema:
             if keyword not in _READ and keyword not in _IGNORED:
                 raise EngineError(
-                    f"{field}.{keyword}", "is not a keyword that A8 reads", f"{', '.join(sorted(_READ))} pass"
+                    f"{field}.{_short(keyword)}",
+                    "is not a keyword that A8 reads",
+                    f"{', '.join(sorted(_READ))} pass",
                 )
         if "$ref" in schema:
             return self._referred(schema, field, refs)
@@ -341,20 +344,20 @@ class _Reader:
                 f"{field}.properties", "must name at least one property", '{"queue": {...}} passes'
             )
         nodes = {
-            name: self.node(inner, f"{field}.properties.{name}", refs)
+            name: self.node(inner, f"{field}.properties.{_short(name)}", refs)
             for name, inner in cast("Mapping[str, object]", properties).items()
         }
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(
             isinstance(n, str) for n in cast("list[object]", required)
         ):
-            raise EngineError(
-                f"{field}.required", "must be a list of property names", f"{list(nodes)[:1]} passes"
-            )
+            raise EngineError(f"{field}.required", "must be a list of property names", '["queue"] passes')
         names = cast("list[str]", required)
         unknown = next((name for name in names if name not in nodes), None)
         if unknown is not None:
-            raise EngineError(f"{field}.required", f"names {unknown!r}", "the names under properties pass")
+            raise EngineError(
+                f"{field}.required", f"names {_short(unknown)!r}", "the names under properties pass"
+            )
         additional = schema.get("additionalProperties", True)
         node = (
             additional
@@ -450,16 +453,14 @@ def _check(node: Node, value: object, field: str) -> None:
         for name in sorted(node.required):
             if name not in members:
                 raise EngineError(
-                    f"{field}.{name}", "is required by the format", _passing(node.properties[name])
+                    f"{field}.{_short(name)}", "is required by the format", _passing(node.properties[name])
                 )
         for name, inner in members.items():
             known = node.properties.get(name, node.additional)
             if known is False:
-                raise EngineError(
-                    f"{field}.{name}", "is not in the format", f"{', '.join(node.properties)} pass"
-                )
+                raise EngineError(f"{field}.{name}", "is not in the format", _listed(node.properties))
             if not isinstance(known, bool):
-                _check(known, inner, f"{field}.{name}")
+                _check(known, inner, f"{field}.{_short(name)}")
     elif not _fits(node, value):
         raise EngineError(field, f"must fit the format, {_shown(value)} does not", _passing(node))
 
@@ -488,10 +489,10 @@ def _fits(leaf: Leaf, value: object) -> bool:
 
 def _passing(node: Node) -> str:
     if isinstance(node, ObjectShape):
-        return f"an object with {', '.join(list(node.properties)[:10])} passes"
+        return f"an object with {_names(node.properties)} passes"
     if node.kind in ("enum", "array"):
         values = list(node.values or ()) + ([NULL] if node.nullable and node.kind == "enum" else [])
-        listed = ", ".join(values[:10]) + (", …" if len(values) > 10 else "")
+        listed = _names(values)
         return f"a list of {listed}, each once, passes" if node.kind == "array" else f"one of {listed} passes"
     bounds = [
         f"{word} {bound}"
@@ -501,9 +502,21 @@ def _passing(node: Node) -> str:
     return " ".join([_named(node.kind), *bounds, "passes"])
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:59] + "…"
+
+
+def _names(names: Iterable[str]) -> str:
+    first = [_short(name) for name in islice(names, 11)]
+    return ", ".join(first[:10]) + (", …" if len(first) > 10 else "")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"{_names(names)} pass"
+
+
 def _shown(value: object) -> str:
-    text = canonical_json(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return _short(canonical_json(value))
 
 
 def allows(node: Leaf, label: str) -> bool:
