@@ -57,10 +57,12 @@ def answer_failure(
     outputs: Outputs | None = None,
     seconds: float = 30.0,
     secrets: Iterable[str] = (),
+    ordered: bool = True,
 ) -> Failure | None:
     """The first check that an answer breaks, or None.
 
-    With `tool` the era's envelope is checked here and not part of `expect`.
+    With `tool` the era's envelope is checked here and not part of `expect`. With `ordered` the members of the
+    result come in the expected order.
     """
     if message is None:
         return Failure("answered", f"no answer within {seconds:g} s")
@@ -87,7 +89,7 @@ def answer_failure(
     if failure := _envelope_failure(result, era):
         return failure
     bare = {name: value for name, value in result.items() if name not in ("resultType", "_meta")}
-    return _tool_failure(tool, expected, bare, kind, outputs)
+    return _tool_failure(tool, expected, bare, kind, outputs, ordered)
 
 
 def _frame_failure(message: Mapping[str, Any]) -> Failure | None:
@@ -118,7 +120,12 @@ def _plain_failure(expected: Any, result: Mapping[str, Any]) -> Failure | None:
 
 
 def _tool_failure(
-    tool: str, expected: Mapping[str, Any], result: dict[str, Any], kind: str, outputs: Outputs | None
+    tool: str,
+    expected: Mapping[str, Any],
+    result: dict[str, Any],
+    kind: str,
+    outputs: Outputs | None,
+    ordered: bool,
 ) -> Failure | None:
     if kind == "error":
         found = difference(expected, result, "result")
@@ -137,6 +144,8 @@ def _tool_failure(
     without_text = {**expected, "content": "@ANY@"}
     if found := difference(without_text, result, "result"):
         return Failure("result", found)
+    if not ordered:
+        return None
     written = json.loads(result["content"][0]["text"])
     expected_content = expected.get("structuredContent")
     found = order_difference(expected_content, structured, "structuredContent") or order_difference(

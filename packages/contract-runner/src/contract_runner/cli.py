@@ -26,7 +26,10 @@ FAILED, NOT_RUN = 1, 2
 T = TypeVar("T")
 
 app = typer.Typer(
-    no_args_is_help=True, help="Hold a running judgment server against its contract.", rich_markup_mode=None
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables, keys among them
+    help="Hold a running judgment server against its contract.",
+    rich_markup_mode=None,
 )
 
 Only = Annotated[

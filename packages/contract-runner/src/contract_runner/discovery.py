@@ -30,8 +30,9 @@ def list_failures(listed: Any, pinned: Sequence[Mapping[str, Any]]) -> list[Fail
         ]
     if found := difference(without_descriptions(list(pinned)), without_descriptions(listed), "tools"):
         return [Failure("discovery", found)]
-    place = next((place for tool in listed if (place := undescribed(tool))), "")
-    return [Failure("discovery", f"{place} has no description")] if place else []
+    described = {place for tool in pinned for place in described_places(tool)}
+    missing = described - {place for tool in listed for place in described_places(tool)}
+    return [Failure("discovery", f"{min(missing)} has no description")] if missing else []
 
 
 def schema_failures(tool: Mapping[str, Any]) -> list[Failure]:
@@ -85,21 +86,20 @@ def without_descriptions(value: Any) -> Any:
     }
 
 
-def undescribed(tool: Mapping[str, Any]) -> str:
-    """The first place of a tool that must have a description and has none: itself or an output field."""
-    if not str(tool.get("description", "")).strip():
-        return str(tool.get("name"))
-    return _undescribed_field(tool.get("outputSchema"), f"{tool.get('name')}.outputSchema")
+def described_places(tool: Mapping[str, Any]) -> Iterator[str]:
+    """The tool itself and the fields of its output schema, where they carry a description."""
+    name = str(tool.get("name"))
+    if str(tool.get("description", "")).strip():
+        yield name
+    yield from _described_fields(tool.get("outputSchema"), f"{name}.outputSchema")
 
 
-def _undescribed_field(schema: Any, path: str) -> str:
+def _described_fields(schema: Any, path: str) -> Iterator[str]:
     if isinstance(schema, list):
-        found = (_undescribed_field(item, f"{path}[{index}]") for index, item in enumerate(schema))
-        return next((place for place in found if place), "")
-    if not isinstance(schema, dict):
-        return ""
-    for name, field in (schema.get("properties") or {}).items():
-        if isinstance(field, dict) and not str(field.get("description", "")).strip():
-            return f"{path}.{name}"
-    found = (_undescribed_field(item, f"{path}.{name}") for name, item in schema.items())
-    return next((place for place in found if place), "")
+        for index, item in enumerate(schema):
+            yield from _described_fields(item, f"{path}[{index}]")
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("description"), str) and schema["description"].strip():
+            yield path
+        for name, item in schema.items():
+            yield from _described_fields(item, f"{path}.{name}")
