@@ -1,6 +1,7 @@
 """The REST interface: bodies, lists, statuses of the framework, and its OpenAPI document."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -97,6 +98,19 @@ def test_the_openapi_document_is_valid_and_describes_every_answer(server: Any) -
             )
             assert operation["summary"]
             assert operation["description"]
+
+
+def test_the_page_shows_every_operation_and_schema_and_loads_nothing(server: Any) -> None:
+    document = server.http.get(server.url + "/openapi.json").json()
+    response = server.http.get(server.url + "/docs")
+    assert response.status_code == 200
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    for name in [*document["paths"], *document["components"]["schemas"]]:
+        assert name in response.text
+    assert "<script" not in response.text
+    assert "src=" not in response.text
+    named = set(re.findall(r'href="#(\w+)"', response.text))
+    assert named <= set(document["components"]["schemas"])
 
 
 @pytest.mark.parametrize("name", ["judge", "teach", "retract", "test", "examples", "versions"])

@@ -12,10 +12,10 @@ from fastapi.openapi.utils import get_openapi
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from a8_http import __version__, metrics, rest
+from a8_http import __version__, metrics, openapi_page, rest
 from a8_http.authentication import Authentication
 from a8_http.calls import Calls
 from a8_http.errors import Refused
@@ -108,6 +108,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         """The database answers and the encoder is loaded."""
         ready = await anyio.to_thread.run_sync(operations.ready)
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """The REST interface as a page."""
+        headers = {"Content-Security-Policy": openapi_page.SECURITY_POLICY}
+        return HTMLResponse(openapi_page.page(app.openapi()), headers=headers)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics_page(request: Request) -> Response:
