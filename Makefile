@@ -7,7 +7,7 @@ PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-h
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts bench-http bench-hosted bench-embedded peer dist lock clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts conformance bench-http bench-hosted bench-embedded peer dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -28,6 +28,10 @@ demo: setup ## Ask real judgment questions through real MCP clients, with no key
 
 contracts: setup ## Rewrite the pins of contracts/ from the servers' definitions
 	$(BIN)/python -m a8_http.pins contracts/a8
+	$(BIN)/contract-run judgevet --stdio $(BIN)/judgevet-mcp --update
+
+conformance: setup ## The official MCP suite, the contract and five other clients against both servers
+	$(BIN)/python tests/conformance/run.py
 
 bench-http: setup ## a8-http under load, and what one judge costs
 	$(BIN)/python tests/bench/http_load.py
