@@ -12,7 +12,7 @@ from contract_runner.judgevet import Target, run
 from contract_runner.stand_in import StandIn
 from contract_runner.stdio import StdioServer
 
-from .conftest import Session
+from .conftest import Session, environment
 
 COMMAND = str(Path(sys.executable).with_name("judgevet-mcp"))
 StartCommand = Callable[..., StdioServer]
@@ -32,7 +32,18 @@ def test_every_recorded_case_over_http_passes_in_its_eras(file: str) -> None:
     assert [f"{outcome.name}: {outcome.failures[0].detail}" for outcome in failed] == []
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.fixture(scope="module", params=["legacy", "modern"])
+def impatient(request: pytest.FixtureRequest) -> Iterator[tuple[Session, StandIn]]:
+    """A session of either era whose calls may take a second, and its service."""
+    with StandIn() as service:
+        settings = {"JEV_API__KEY": "sk-test", "JEV_API__BASE_URL": service.url}
+        server = StdioServer([COMMAND], environment(**settings, JEV_API__DEADLINE_SECONDS="1"))
+        session = Session(server, request.param, Path())
+        session.open()
+        yield session, service
+        server.stop()
+
+
 @pytest.mark.parametrize(
     ("behaviour", "text"),
     [
@@ -44,17 +55,13 @@ def test_every_recorded_case_over_http_passes_in_its_eras(file: str) -> None:
         ({"kind": "redirect", "location": "/x"}, "Redirect response '302 Found' (status 302)"),
         ({"kind": "drip", "interval": 0.05}, "The deadline of 1 s passed"),
     ],
-    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+    ids=["reset", "truncate", "redirect", "drip"],
 )
-def test_a_service_that_misbehaves_on_the_way_is_a_tool_error(
-    start_command: StartCommand, service: StandIn, behaviour: dict[str, object], text: str, era: str
+def test_a_service_that_misbehaves_on_the_way_is_a_tool_error_and_the_next_call_works(
+    impatient: tuple[Session, StandIn], behaviour: dict[str, object], text: str
 ) -> None:
+    session, service = impatient
     service.behave(behaviour)
-    server = start_command(
-        JEV_API__KEY="sk-test", JEV_API__BASE_URL=service.url, JEV_API__DEADLINE_SECONDS="1"
-    )
-    session = Session(server, era, Path())
-    session.open()
     result = session.call("ask_noul", state="x", instruction="y")
     assert (result["isError"], result["content"]) == (True, [{"text": text, "type": "text"}])
     service.behave({"kind": "ok"})

@@ -56,6 +56,12 @@ def test_a_start_ends_as_its_case_says(
     environment(**values)
     code, line = start()
     assert code == case["exit"]
+    for request in case.get("upstream", []):
+        api = read_settings().api
+        if "authorization" in request:
+            assert request["authorization"] == f"{api.auth_scheme} {resolve_key(api)}"
+        assert api.base_url.startswith("http://127.0.0.1:9")
+        assert f'"model":"{api.default_model}"' in request["body"]
     expected = case.get("stderr", {})
     assert line.startswith(expected.get("starts", "").removeprefix("judgevet-mcp: "))
     assert all(text in line for text in expected.get("contains", []))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from contract_runner.stand_in import StandIn
-from judgment_engine.answers import ChoiceAnswer, Judgment, ScoreAnswer
+from judgment_engine.answers import ChoiceAnswer, Judgment, ScoreAnswer, Usage
 from judgment_engine.criteria import Choice, Noul, Score
 from judgment_engine.providers import hosted
 from judgment_engine.providers.base import (
@@ -307,8 +307,10 @@ async def test_at_another_path_what_a_compatible_service_leaves_out_is_computed(
         "c": {"type": "choice", "choice": "b", "confidence": 0.4},
         "s": {"type": "score", "score": 1.25},
     }
-    service.behave({"kind": "answers", "answers": answers})
-    judged = (await ask(service, questions={**CHOICE, **SCORE}, path="/api/alpha/decisions")).answers
+    service.behave({"kind": "answers", "answers": answers, "usage": None})
+    judgment = await ask(service, questions={**CHOICE, **SCORE}, path="/api/alpha/decisions")
+    assert judgment.usage == Usage(None, None)
+    judged = judgment.answers
     choice, score = judged["c"], judged["s"]
     assert isinstance(choice, ChoiceAnswer)
     assert isinstance(score, ScoreAnswer)

@@ -77,8 +77,8 @@ def parse_judgment(
 ) -> Judgment:
     """The judgment in an answer body, checked member by member. Raises WireError.
 
-    `fill` computes probabilities, confidence and legends that a compatible service leaves out; `recompute`
-    replaces the service's confidence by the one computed from its probabilities.
+    `fill` computes probabilities, confidence and legends that a compatible service leaves out, and takes
+    token counts it leaves out as unknown; `recompute` computes every confidence from its probabilities.
     """
     try:
         body: object = json.loads(content)
@@ -88,8 +88,13 @@ def parse_judgment(
         raise WireError(f"Failed to parse response body: {error}") from None
     top = cast(JsonObject, body) if isinstance(body, dict) else {}
     model = _text(top, "model", "system-one")
+    if fill and top.get("usage") is None:
+        top["usage"] = {}
     usage = _object(top, "usage", "system-one")
-    counts = [_count(usage, name) for name in ("input_tokens", "output_tokens")]
+    counts = [
+        None if fill and usage.get(name) is None else _count(usage, name)
+        for name in ("input_tokens", "output_tokens")
+    ]
     answers = _object(top, "answers", "system-one")
     judgment = Judgment(
         model,
