@@ -163,6 +163,21 @@ def test_a_value_of_one_example_only_counts_as_a_miss() -> None:
     assert evidence.right.sum() > 20
 
 
+def test_a_lonely_value_is_scored_as_by_a_model_that_never_saw_it() -> None:
+    """Else its miss lies at the bottom of the scores, and misses on untaught values come as a surprise."""
+    directions = embed(["apple", "pear", "plum", "quince"]).astype(float) / QUANTUM
+    rng = np.random.default_rng(2)
+    kinds = [*([0, 1, 2] * 5), 3]
+    vectors = unit(directions[kinds] + 0.5 * directions[0] + 0.05 * rng.normal(size=(16, WIDTH)))
+    names = [*NAMES, '"quince"']
+    labels = [names[kind] for kind in kinds]
+    group = fitted(Leaf("enum"), labels, vectors)
+    assert group.prior_weights[0] > 0
+    without = fitted(Leaf("enum"), labels[:15], vectors[:15]).predict('subject 15 of "quince"', vectors[15])
+    assert without is not None
+    assert group.evidence().scores[15] == pytest.approx(without.score, abs=0.1)
+
+
 def test_an_asked_format_masks_values_and_doubts_what_it_forced() -> None:
     kinds, vectors = clusters(60, 3)
     group = fitted(Leaf("enum"), [NAMES[kind] for kind in kinds], vectors)

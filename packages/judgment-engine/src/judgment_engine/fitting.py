@@ -393,6 +393,9 @@ class _Categorical:
         self.k = k = len(self.labels)
         self.prior_weight = 0.0
         self.directions: Floats | None = None  # of the labels' texts, unit rows
+        held = np.bincount(np.unique(np.stack([self.codes, base.labels]), axis=1)[0], minlength=k)
+        # units whose value no other near-duplicate group holds: the rest could not know that value
+        self.lonely = held[self.codes[units]] == 1
         targets = np.eye(k)[self.codes] - 1.0 / k
         weights, residuals = base.smooth(targets)
         self.weights = weights
@@ -415,6 +418,14 @@ class _Categorical:
                 if loss < best:
                     best, self.prior_weight = loss, weight
             self.weights = weights - self.prior_weight * lift_weights
+            if k > 2:
+                # left out together with its value, a lonely unit must not be pulled to that value's name
+                alone = units[self.lonely]
+                prior = lift[alone] + 1.0 / k
+                rest = prior.copy()
+                rest[np.arange(alone.size), self.codes[alone]] = 0.0
+                rest /= np.maximum(rest.sum(axis=1, keepdims=True), 1e-12)
+                lift_residuals[alone] += rest - prior
             residuals = residuals - self.prior_weight * lift_residuals
         self.left_out = self._leave_out(units, targets + 1.0 / k - residuals)
 
@@ -430,14 +441,13 @@ class _Categorical:
             ones = np.ones(units.size)
             return _LeftOut(ones, np.ones(units.size, dtype=bool), ones)
         answers = np.round(answers[units], DECIMALS)
+        codes = self.codes[units]
+        if self.k > 2:
+            answers[self.lonely, codes[self.lonely]] = -np.inf
         best = answers.argmax(axis=1)
         top = np.partition(answers, self.k - 2, axis=1)[:, -2:]
         margin = top[:, 1] - top[:, 0]
-        codes = self.codes[units]
-        # a value that no other near-duplicate group holds cannot be learned from the rest: it is a miss
-        groups = self.base.labels
-        held = np.bincount(np.unique(np.stack([self.codes, groups]), axis=1)[0], minlength=self.k)
-        right = (best == codes) & (held[codes] > 1)
+        right = (best == codes) & ~self.lonely
         score = margin
         if isinstance(self.base, _Dense):
             score = margin + NEIGHBOUR_WEIGHT * self._nearness(self.base.apart()[units], best)
