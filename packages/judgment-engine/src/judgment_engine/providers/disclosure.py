@@ -35,8 +35,8 @@ class Disclosure:
 
     def without_state(self, text: str) -> str:
         """A text the service wrote, with every text of the state replaced; at most 1,000 characters."""
-        # A cut through a secret would leave its first half, so the cut comes last.
-        text = self.without_secrets(text[: MAX_CHARACTERS * 4])
+        # A cut through the key would leave its first half, so it is replaced before any cut.
+        text = self.without_secrets(text)[: MAX_CHARACTERS * 4]
         whole = {leaf for leaf in _texts(self._state) if len(leaf) >= WHOLE_TEXT and leaf in text}
         if whole:
             longest_first = sorted(whole, key=len, reverse=True)
