@@ -97,7 +97,7 @@ def _message(answer: httpx.Response) -> dict[str, Any] | None:
         message = json.loads(text)
     except ValueError:
         return None
-    return message if isinstance(message, dict) else None
+    return message if isinstance(message, dict) and "jsonrpc" in message else None
 
 
 def names() -> list[str]:

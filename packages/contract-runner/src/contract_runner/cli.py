@@ -77,10 +77,11 @@ def judgevet_command(
         _stop(f"there is no command {stdio!r}")
     target = judgevet.Target(command, seconds, tuple(era or ("legacy", "modern", "raw")), jobs)
     defects = _defects(known_path)
-    tools = _guarded(lambda: judgevet.list_tools(target))
     if update:
-        _update("judgevet", tools)
+        # The older era sends the members of a schema in another order.
+        _update("judgevet", _guarded(lambda: judgevet.list_tools(target, "modern")))
         return
+    tools = _guarded(lambda: judgevet.list_tools(target))
     with _progress(len(judgevet.names())) as done:
         outcomes = _guarded(lambda: judgevet.run(target, _wanted(only), done))
     found = warnings(tools, cases.instructions("judgevet"), "judgevet")

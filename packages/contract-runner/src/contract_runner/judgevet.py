@@ -83,11 +83,12 @@ def names() -> list[str]:
     return found + [f"{case['file']}/{case['case']}" for case in cases.load("judgevet")]
 
 
-def list_tools(target: Target) -> list[dict[str, Any]]:
+def list_tools(target: Target, era: str = "legacy") -> list[dict[str, Any]]:
     """The tools that the command publishes. Raises CouldNotRun when it does not answer."""
     with StandIn() as service, _serving(target, {}, service) as (server, _):
-        open_session(server, "legacy", target.seconds)
-        answer = server.wait(server.request("tools/list"), target.seconds)
+        open_session(server, era, target.seconds)
+        params = {"_meta": ENVELOPE} if era == "modern" else {}
+        answer = server.wait(server.request("tools/list", params), target.seconds)
         if not answer or "result" not in answer:
             raise CouldNotRun(f"tools/list was not answered: {server.errors()[-500:].strip()}")
         return answer["result"]["tools"]

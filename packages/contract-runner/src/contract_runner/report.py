@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from contract_runner.outcomes import Outcome
@@ -26,24 +27,24 @@ def print_table(
     if everything and passed:
         table = Table("passed", "s", title="Passed", title_justify="left", box=None)
         for outcome in passed:
-            table.add_row(outcome.name, f"{outcome.seconds:.2f}")
+            table.add_row(escape(outcome.name), f"{outcome.seconds:.2f}")
         console.print(table)
     if failed:
         table = Table("case", "check", "first difference", title="Failed", title_justify="left")
         for outcome in failed:
             for failure in outcome.failures:
-                table.add_row(outcome.name, failure.check, _plain(failure.detail))
+                table.add_row(escape(outcome.name), failure.check, escape(failure.detail))
         console.print(table)
     reasons = Counter(outcome.skipped for outcome in outcomes if outcome.status == "skip")
     for reason, count in reasons.items():
-        console.print(f"skipped {count}: {reason}", highlight=False)
+        console.print(f"skipped {count}: {reason}", markup=False, highlight=False)
     if warnings:
         table = Table("problem", "hosts", "where", title="Portability warnings", title_justify="left")
         places: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for warning in warnings:
             places.setdefault((warning.problem, warning.hosts), []).append(warning.place)
         for (problem, hosts), where in places.items():
-            table.add_row(_plain(problem), ", ".join(hosts), _plain("\n".join(dict.fromkeys(where))))
+            table.add_row(escape(problem), ", ".join(hosts), escape("\n".join(dict.fromkeys(where))))
         console.print(table)
     console.print(summary(outcomes, warnings), highlight=False)
 
@@ -55,10 +56,6 @@ def summary(outcomes: Sequence[Outcome], warnings: Sequence[Warning]) -> str:
         f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped, "
         f"{len(warnings)} portability warnings"
     )
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 def as_json(surface: str, outcomes: Sequence[Outcome], warnings: Sequence[Warning]) -> dict[str, Any]:

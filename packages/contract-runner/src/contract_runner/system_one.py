@@ -37,9 +37,13 @@ def run(
             command += ["--model", model]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1) or not report.exists():
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise CouldNotRun(f"jevcompat could not test {url}: {' '.join(last)}")
+            raise CouldNotRun(f"jevcompat could not test {url}: {_why(report, done.stderr)}")
         return outcomes(json.loads(report.read_text(encoding="utf-8")))
+
+
+def _why(report: Path, stderr: str) -> str:
+    aborted = json.loads(report.read_text(encoding="utf-8")).get("aborted") if report.exists() else None
+    return str(aborted or stderr.strip() or "it gave no reason")
 
 
 def outcomes(report: dict[str, Any]) -> list[Outcome]:
