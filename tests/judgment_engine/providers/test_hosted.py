@@ -20,6 +20,7 @@ from judgment_engine.providers.base import (
     JevRequestError,
     JevServiceError,
     ProviderRequestError,
+    ProviderUnavailableError,
 )
 from judgment_engine.providers.controls import Controls
 from judgment_engine.providers.hosted import HostedProvider, Service
@@ -108,6 +109,21 @@ async def test_the_scoped_request_id_is_sent_under_its_header(service: StandIn) 
     hosted.request_id.reset(token)
     await ask(service, request_id_header="x-request-id")
     assert [request.header("x-request-id") for request in service.requests] == ["req-7", None]
+
+
+async def test_a_cookie_is_not_sent_back(service: StandIn) -> None:
+    service.behave({"kind": "ok", "headers": {"Set-Cookie": "session=1; Path=/"}})
+    async with HostedProvider(described(service)) as provider:
+        await provider.system_one("x", NOUL, "m")
+        await provider.system_one("x", NOUL, "m")
+    assert [request.header("cookie") for request in service.requests] == [None, None]
+
+
+async def test_a_closed_provider_is_unavailable(service: StandIn) -> None:
+    provider = HostedProvider(described(service))
+    await provider.aclose()
+    with pytest.raises(ProviderUnavailableError, match="The provider is closed"):
+        await provider.system_one("x", NOUL, "m")
 
 
 @pytest.mark.parametrize(

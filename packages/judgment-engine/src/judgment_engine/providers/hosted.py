@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
@@ -29,6 +30,7 @@ from judgment_engine.providers.base import (
     JevResponseError,
     JevServiceError,
     ProviderError,
+    ProviderUnavailableError,
     Questions,
 )
 from judgment_engine.providers.controls import ControlledCall, Controls
@@ -137,10 +139,17 @@ class HostedProvider:
             ),
             proxy=service.proxy,
             verify=service.verify,
+            # Judgments are independent of each other: nothing the service sets comes back to it.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     async def system_one(self, state: State, questions: Questions, model: str) -> Judgment:
-        """The service's judgment. Raises JevError, or ProviderRequestError when the redactor fails."""
+        """The service's judgment.
+
+        Raises JevError, ProviderRequestError when the redactor fails, ProviderUnavailableError once closed.
+        """
+        if self._client.is_closed:
+            raise ProviderUnavailableError("The provider is closed")
         deadline = asyncio.get_running_loop().time() + self._service.deadline
         try:
             async with asyncio.timeout_at(deadline):
