@@ -12,7 +12,7 @@ from contract_runner.judgevet import Target, run
 from contract_runner.stand_in import StandIn
 from contract_runner.stdio import StdioServer
 
-from .conftest import Session, environment
+from .conftest import LAUNCHER, Session, environment
 
 COMMAND = str(Path(sys.executable).with_name("judgevet-mcp"))
 StartCommand = Callable[..., StdioServer]
@@ -104,3 +104,20 @@ def test_the_embedded_provider_has_the_same_controls_and_needs_no_key(
     records = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
     assert [record["error_type"] for record in records] == [None, "JevBudgetExceededError"]
     assert records[0]["resolved_model"] == "embedded-minilm-1"
+
+
+@pytest.mark.parametrize("kind", ["port", "factory"])
+def test_a_launchers_own_provider_gets_no_settings_cap_or_audit_file(kind: str, tmp_path: Path) -> None:
+    settings = {
+        "SCRIPTED_KIND": kind,
+        "JEV_API__MAX_ATTEMPTS": "not a number",
+        "JEV_API__SPEND_MAX_ATTEMPTS": "1",
+        "JEV_API__AUDIT_PATH": str(tmp_path / "audit.jsonl"),
+    }
+    server = StdioServer([sys.executable, str(LAUNCHER)], environment(**settings))
+    session = Session(server, "legacy", Path())
+    session.open()
+    for _ in range(2):
+        assert session.call("ask_noul", state="x", instruction="y")["isError"] is False
+    server.stop()
+    assert not (tmp_path / "audit.jsonl").exists()
