@@ -17,7 +17,7 @@ from contract_runner.discovery import list_failures, schema_failures
 from contract_runner.outcomes import CouldNotRun, Failure, Outcome
 from contract_runner.stdio import ENVELOPE, LEGACY, MODERN
 
-VERSIONS = ("2025-03-26", "2025-06-18", LEGACY, MODERN)
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN)
 VERSION_OF = {"legacy": LEGACY, "modern": MODERN}
 PERMISSIONS = frozenset({"models:infer", "models:train", "models:explain"})
 
