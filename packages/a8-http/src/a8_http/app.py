@@ -139,10 +139,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM; calls in flight have `graceful_seconds` to finish."""
+    """Serve until Ctrl-C (exit 130) or SIGTERM; calls in flight have `graceful_seconds` to finish."""
     configure_logs(settings.log_level)
     log.info("starting", version=__version__, url=f"http://{settings.host}:{settings.port}")
-    uvicorn.run(
+    config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
@@ -153,3 +153,10 @@ def serve(settings: Settings) -> None:
         # Behind a proxy the client's address is of no use here, and trusting its headers is a risk.
         proxy_headers=False,
     )
+    server = uvicorn.Server(config)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if not server.started:
+        raise SystemExit(1)

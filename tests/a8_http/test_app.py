@@ -1,0 +1,121 @@
+"""The command `a8-http serve` as an operator meets it: ready, stopped while it works, and what it logs."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a8_http.organizations import create_organization
+from a8_http.principals import create_key
+from a8_http.store import Store
+
+LESSON = {"input": "Is it late? It came after nine zanzibars.", "format": {"type": "boolean"}, "answer": True}
+
+
+class Command:
+    """A server in a process of its own, its stderr in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        database = f"sqlite:///{folder / 'a8.sqlite3'}"
+        store = Store(database)
+        store.migrate()
+        self.key = create_key(store, create_organization(store, "Acme"), "test").secret
+        store.close()
+        self.url = f"http://127.0.0.1:{port}"
+        self.stderr = folder / "stderr"
+        environment = {
+            **os.environ,
+            "A8_DATABASE_URL": database,
+            "A8_PORT": str(port),
+            "A8_LOG_LEVEL": "debug",
+            "A8_FIT_WAIT": "30",
+            "A8_GRACEFUL_SECONDS": "30",
+        }
+        with self.stderr.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "a8_http", "serve"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            assert self.process.poll() is None, self.stderr.read_text()
+            assert time.monotonic() < deadline
+            try:
+                if httpx.get(self.url + "/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+
+    def connection(self) -> http.client.HTTPConnection:
+        """An open connection, so that nothing but the request is left to send."""
+        opened = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=40)
+        opened.connect()
+        return opened
+
+    def send(self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> None:
+        connection.request("POST", path, json.dumps(body), {"authorization": f"Bearer {self.key}"})
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.key}"}
+        return httpx.post(self.url + path, json=body, headers=headers, timeout=40)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    running = Command(tmp_path)
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "codes"), [(signal.SIGTERM, (143, -signal.SIGTERM)), (signal.SIGINT, (130, -signal.SIGINT))]
+)
+def test_a_call_in_flight_is_answered_before_the_server_stops(
+    command: Command, sent: signal.Signals, codes: tuple[int, ...]
+) -> None:
+    teaching, judging = command.connection(), command.connection()
+    while time.time() % 1 > 0.1:  # so that the judge has the rest of a second to wait for
+        time.sleep(0.01)
+    command.send(teaching, "/v1/teach", LESSON)
+    assert teaching.getresponse().status == 200
+    command.send(judging, "/v1/judge", {"input": LESSON["input"], "format": LESSON["format"]})
+    time.sleep(0.2)
+    command.process.send_signal(sent)
+    answer = judging.getresponse()
+    assert answer.status == 200
+    assert json.loads(answer.read())["verdict"] is True
+    assert command.process.wait(40) in codes
+
+
+@pytest.mark.slow
+def test_the_log_is_json_lines_on_stderr_without_content_or_keys(command: Command) -> None:
+    command.post("/v1/teach", LESSON)
+    command.post("/v1/judge", {"input": LESSON["input"], "format": LESSON["format"]})
+    command.post("/v1/judge", {"input": "", "zanzibar": 1})
+    httpx.get(command.url + "/v1/examples", headers={"authorization": "Bearer a8_zanzibarzanz_secret"})
+    command.process.terminate()
+    output, _ = command.process.communicate(timeout=40)
+    logged = command.stderr.read_text()
+    assert output == b""
+    events = [json.loads(line)["event"] for line in logged.splitlines()]
+    assert events[:2] == ["starting", "ready"]
+    assert events.count("call") == 3
+    assert "zanzibar" not in logged
+    assert command.key not in logged
+    assert command.key.split("_")[2] not in logged
