@@ -7,7 +7,7 @@ PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-h
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts conformance bench-http bench-hosted bench-embedded peer dist lock clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts conformance bench-durability bench-http bench-hosted bench-embedded peer dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20

@@ -32,6 +32,8 @@ from sqlalchemy import select
 from tqdm import tqdm
 
 CLIENTS = 4
+# Answers pinned in each round; after a kill those of its round are asked again, and as many older ones.
+PINS = 10
 FORMAT = {"properties": {"queue": {"enum": ["billing", "shipping", "account"]}}}
 OUT = Path(__file__).parents[2] / "bench" / "out" / "durability.json"
 
@@ -43,6 +45,7 @@ class Run:
     url: str
     key: str
     organization: str
+    pin_every: int
     acknowledged: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     sent: set[int] = field(default_factory=set[int])
     pinned: list[tuple[dict[str, Any], dict[str, Any]]] = field(
@@ -117,7 +120,7 @@ def client(run: Run, numbers: Iterator[int], lock: threading.Lock) -> None:
                     run.broken.append(f"teach {number} got {response.status_code}: {response.text}")
                     return
                 run.acknowledged[number] = response.json()
-                if number % 20 == 0:
+                if number % run.pin_every == 0:
                     stamp = response.json()["recorded_at"].replace("-", "").replace(":", "").lower()
                     asked = {**question(number + 1), "model": f"a8:0@{stamp}"}
                     answer = http.post(f"{run.url}/v1/judge", json=asked)
@@ -195,7 +198,8 @@ def check_answers(run: Run) -> None:
             one = there.get(lesson(number)["input"][-1]["content"])
             if one is None or one["recorded_at"] != answer["recorded_at"]:
                 run.broken.append(f"teach {number} was acknowledged and is not listed as it was")
-        for asked, before in run.pinned:
+        older = run.pinned[:-PINS]
+        for asked, before in run.pinned[-PINS:] + random.sample(older, min(PINS, len(older))):
             after = http.post(f"{run.url}/v1/judge", json=asked).json()
             if after != before:
                 run.broken.append(f"{asked['model']} answered {before} and now {after}")
@@ -206,7 +210,8 @@ def hold(database_url: str, kills: int, teaches: int) -> Iterator[dict[str, Any]
     store = Store(database_url)
     store.migrate()
     organization = create_organization(store, "Durability")
-    run = Run("", create_key(store, organization, "clients").secret, organization)
+    secret = create_key(store, organization, "clients").secret
+    run = Run("", secret, organization, max(1, teaches // PINS))
     interrupted = 0
     for kill in range(kills):
         with serving(database_url, run) as server:
