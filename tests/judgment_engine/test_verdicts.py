@@ -1,12 +1,18 @@
 """A format is read as a shape, an answer is held against it, and a verdict is built from leaf labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from judgment_engine.abstention import Abstention
 from judgment_engine.errors import EngineError
+from judgment_engine.fitting import Vectors
+from judgment_engine.model import Example, Verdict, fit
+from judgment_engine.requests import Request, parse_request
 from judgment_engine.verdicts import (
     ABSENT,
     NULL,
@@ -405,3 +411,50 @@ def test_whole_numbers_have_one_label_however_they_are_written() -> None:
     assert allows(Leaf("enum", ("1",)), canonical_json(1.0))
     assert dotted(("a", "b")) == "a.b"
     assert dotted(()) == "verdict"
+
+
+# Verdicts of fitted models
+
+
+@st.composite
+def taught_and_asked(draw: st.DrawFn) -> tuple[Any, list[Any], Any]:
+    """A format, answers taught in it, and a format to ask in."""
+    format = draw(FORMATS)
+    answers = draw(
+        st.lists(fitting(format).filter(lambda answer: answer is not None), min_size=1, max_size=8)
+    )
+    return format, answers, draw(st.just(format) | st.none() | FORMATS)
+
+
+def scattered(texts: Sequence[str]) -> Vectors:
+    """A direction of its own for each text: verdicts here are about shapes, not about words."""
+    rows = [np.random.default_rng(list(text.encode())).normal(size=384) for text in texts]
+    return np.stack([np.rint(row / np.linalg.norm(row) * 8192).astype(np.int16) for row in rows])
+
+
+@settings(deadline=None)
+@given(taught_and_asked())
+def test_a_fitted_verdict_always_fits_the_format_it_was_asked_in(case: tuple[Any, list[Any], Any]) -> None:
+    format, answers, asked = case
+    system = {"role": "system", "content": "What is it?"}
+
+    def request(subject: str, format: Any) -> Request:
+        return parse_request([system, {"role": "user", "content": subject}], format)
+
+    taught = [
+        Example(request(f"case {number}", format), answer, 1000 + number)
+        for number, answer in enumerate(answers)
+    ]
+    model = fit(taught, embed=scattered)
+    for example in taught:
+        assert model.judge(example.request, 99) == Verdict(example.answer)
+    found = model.judge(request("another case", asked), 0)
+    if isinstance(found, Abstention):
+        assert found.kind == "unfamiliar_format"
+        assert found.missing
+    else:
+        check_answer(shape(format if asked is None else asked), found.verdict)
+    assert asked is not None or isinstance(found, Verdict)
+    for example in taught:
+        proposal = model.propose(request(example.request.subject, format))
+        assert proposal.answer == example.answer

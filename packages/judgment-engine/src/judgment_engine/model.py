@@ -213,6 +213,7 @@ class Group:
         self.format = None if formatted is None else formatted.request.format
         self.every_column = tuple(range(len(self.columns)))
         self.constant_objects = {path: next(iter(seen)) for path, seen in objects.items() if len(seen) == 1}
+        self._never_there = {path for path, seen in objects.items() if PRESENT not in seen}
         self._calibrations: dict[tuple[tuple[int, ...], Certificate], Calibration] = {}
         self._plans: dict[str | None, _Plan | list[str]] = {}
 
@@ -260,6 +261,10 @@ class Group:
             found = leaves.get(column.path) or (objects.get(column.path) if column.presence else None)
             if found is None:
                 continue
+            columns.append(index)
+            if self._is_gone(column.path):
+                admits.append(None)
+                continue
             node, required = found
             admit = _admits(node, required, column)
             admitted = [admit(sample) for sample in column.samples()]
@@ -267,15 +272,20 @@ class Group:
                 missing.append(dotted(column.path))
             # A fit on numbers can give more numbers than were taught.
             every = all(admitted) and not (ABSENT in column.labels and required) and not _has_numbers(column)
-            columns.append(index)
             admits.append(None if every else admit)
         for path, (node, required) in objects.items():
+            if self._is_gone(path):
+                continue
             label = self.constant_objects.get(path, PRESENT)
             if (label == ABSENT and required) or (label == NULL and not node.nullable):
                 missing.append(dotted(path))
         if missing:
             return list(dict.fromkeys(missing))
         return _Plan(self, shape, tuple(columns), tuple(admits))
+
+    def _is_gone(self, path: Path) -> bool:
+        """Whether an object around it was never there, so that nothing in it can be asked for."""
+        return any(path[:length] in self._never_there for length in range(len(path)))
 
 
 def _fitted_leaf(column: _Column, node: Leaf | None) -> Leaf:
