@@ -134,6 +134,14 @@ def test_an_existing_file_is_continued(tmp_path: Path) -> None:
     assert records(path) == [{"n": 0}, {"n": 1}]
 
 
+def test_half_a_line_that_a_killed_process_left_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"n":0}\n{"n":')
+    with AuditFile(path) as audit:
+        audit.record({"n": 2})
+    assert path.read_bytes() == b'{"n":0}\n{"n":\n{"n":2}\n'
+
+
 def test_a_full_device_changes_no_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with AuditFile("/dev/full") as audit:

@@ -76,6 +76,15 @@ def state_fingerprint(state: State, key: bytes) -> str:
     return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
+def _ends_within_a_line(path: str) -> bool:
+    # A process that was killed may have left half a line; the next record is not to be joined to it.
+    if not Path(path).is_file() or Path(path).stat().st_size == 0:
+        return False
+    with Path(path).open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 def _log_failure(error: OSError) -> None:
     logger.error("audit sink failed", extra={"sink": "AuditFile", "error": error.strerror})
 
@@ -96,6 +105,8 @@ class AuditFile:
         self._line_cut = False
         self._lock = threading.Lock()
         self._descriptor: int | None = self._open()
+        if _ends_within_a_line(self._path):
+            self._waiting.append(b"\n")
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
