@@ -1,9 +1,12 @@
 """Rates of a key and of its organization."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from a8_http.limits import RateLimits
+import pytest
+from a8_http import limits as limits_module
+from a8_http.limits import Counters, RateLimits
 from limits import parse_many
 
 
@@ -17,6 +20,28 @@ def test_a_key_over_its_rate_waits_and_takes_nothing_from_its_organization() -> 
     assert rates.admit("two", "org") is None
     assert rates.admit("two", "org") is not None
     assert rates.admit("three", "other org") is None
+
+
+def test_a_counter_is_forgotten_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    counters = Counters()
+    monkeypatch.setattr(limits_module, "_MOST_COUNTERS", 3)
+    for key in ("one", "two", "three"):
+        counters.incr(key, 60)
+    assert counters.incr("one", 60) == 2
+    now += 61
+    assert counters.incr("one", 60) == 1
+    assert set(counters.storage) == {"one"}
+
+
+def test_a_rate_holds_again_in_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    rates = RateLimits(parse_many("2/minute"), parse_many("100/minute"))
+    assert [rates.admit("one", "org") is None for _ in range(3)] == [True, True, False]
+    now += 121
+    assert [rates.admit("one", "org") is None for _ in range(3)] == [True, True, False]
 
 
 def test_every_interface_answers_429_with_the_seconds_to_wait(server_with: Callable[..., Any]) -> None:
