@@ -46,10 +46,12 @@ _NEGATION = re.compile(
     r"""\b(?:not|no|never|none|nothing|nobody|nowhere|without|neither|nor|cannot|lacks?|lacking
     |absen(?:t|ce)|fail(?:s|ed|ing|ure)?|omit\w*|refrain\w*|skip\w*|withh\w+|differ\w*|distinct|mismatch\w*
     |free\ (?:of|from)|devoid|missing|unable|other\ than|rather\ than|except|instead|opposite|contrary|false
-    |incorrect\w*|wrong\w*|refus\w+|den(?:y|ies|ied)|reject\w*|exclud\w+|avoid\w*|prohibit\w*|forbid\w*|prevent\w*|hardly|barely
+    |incorrect\w*|wrong\w*|refus\w+|den(?:y|ies|ied)|reject\w*|exclud\w+|ignor\w*|neglect\w*|declin\w*
+    |(?:leav(?:e|es|ing)|left)\ out|avoid\w*|prohibit\w*|forbid\w*|prevent\w*|hardly|barely
     |rarely|seldom|un(?!til|der|ion|it|ique|iver|less)[a-z]{4,}
-    |in(?:complete|valid|eligible|sufficient|active|consistent)\w*
-    |dis(?:agree|allow|approv|continu|connect|satisf|abled)\w*|non[-\ ]?\w+|im(?:possible|proper)\w*
+    |in(?:complete|valid|eligible|sufficient|active|consistent|accurate|appropriate|visible|secure|sincere)\w*
+    |dis(?:agree|allow|approv|continu|connect|satisf|abled)\w*|non[-\ ]?\w+
+    |im(?:possible|proper|polite|patient|mature|moral|perfect)\w*
     |ir(?:relevant|regular)\w*|il(?:legal|legitimate)\w*)\b|n['’]t\b""",
     re.IGNORECASE | re.VERBOSE,
 )
