@@ -5,6 +5,7 @@ Prints a table and writes bench/out/embedded.json. Run with: make bench-embedded
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import random
@@ -23,6 +24,7 @@ from judgment_engine.answers import ChoiceAnswer, NoulAnswer, ScoreAnswer
 from judgment_engine.criteria import Choice, Noul, Question, Score
 from judgment_engine.encoder import Encoder
 from judgment_engine.providers.embedded import EmbeddedProvider
+from judgment_weights import ENCODER
 from tqdm import tqdm
 
 OUT = Path(__file__).parents[2] / "bench" / "out" / "embedded.json"
@@ -38,10 +40,10 @@ YES_NO_SETS: dict[str, Callable[[], sets.LabelledSet]] = {
     "imdb": lambda: sets.sentiment("imdb"),
     "spam": sets.spam,
 }
-STATE = (
-    "The parcel arrived on Tuesday with a cracked screen, nobody answers the phone, and I would like my "
-    "money back before the end of the month, please let me know how."
+TICKET = (
+    "The parcel arrived on Tuesday with a cracked screen, nobody answers the phone, and I want my money back"
 )
+STATES = (TICKET, f"{TICKET} before the end of the month, please let me know how.")
 INVERTED = " (label inverted)"
 
 
@@ -99,16 +101,30 @@ def as_question(claim: str) -> str:
 
 
 class Remembering(Encoder):
-    """An encoder that reads each state once for all the forms of its questions."""
+    """An encoder that keeps the vectors of the sets' texts in the cache directory, for the next run.
+
+    They belong to the bytes of the encoder's file: another file has another cache.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: tuple[tuple[str, ...], Any] = ((), None)
+        digest = hashlib.sha256(ENCODER.read_bytes()).hexdigest()[:16]
+        self._file = sets.cache() / f"vectors-{digest}.npz"
+        self._vectors: dict[str, Any] = {}
+        if self._file.exists():
+            with np.load(self._file) as kept:
+                self._vectors = dict(zip(kept["texts"].tolist(), kept["vectors"], strict=True))
 
     def encode(self, texts: Sequence[str]) -> Any:
-        if self._last[0] != tuple(texts):
-            self._last = (tuple(texts), super().encode(texts))
-        return self._last[1]
+        names = [hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32] for text in texts]
+        new = {name: text for name, text in zip(names, texts, strict=True) if name not in self._vectors}
+        self._vectors.update(zip(new, super().encode(list(new.values())), strict=True))
+        return np.array([self._vectors[name] for name in names])
+
+    def keep(self) -> None:
+        part = self._file.with_suffix(".part.npz")
+        np.savez(part, texts=np.array(list(self._vectors)), vectors=np.array(list(self._vectors.values())))
+        part.replace(self._file)
 
 
 class Bench:
@@ -117,9 +133,9 @@ class Bench:
     FORMS = ("statement", "question made a statement", "question as it is")
 
     def __init__(self) -> None:
-        encoder = Remembering()
-        self.provider = EmbeddedProvider(encoder)
-        self.verbatim = EmbeddedProvider(encoder, rewrite=False)
+        self.encoder = Remembering()
+        self.provider = EmbeddedProvider(self.encoder)
+        self.verbatim = EmbeddedProvider(self.encoder, rewrite=False)
         self.figures: list[Figure] = []
         # form -> set -> claim -> (chance of yes, truth)
         self.nouls: dict[str, dict[str, dict[str, list[tuple[float, int]]]]] = {}
@@ -223,6 +239,24 @@ class Bench:
         figure = spearman(scores, labelled.labels)
         self.figures.append(Figure("score Spearman support3 (no scale of good and bad)", figure))
 
+    def limits(self) -> None:
+        """What takes reasoning or knowledge: expect chance, 0.5."""
+        asked = {
+            "irony": (sets.irony, "The text is ironic."),
+            "fact checking": (sets.misconceptions, "The statement is true."),
+            "entailment": (sets.entailment, "The first sentence implies the second sentence."),
+            "implied yes": (sets.implicatures, "The second speaker means yes."),
+        }
+        for name, (load, claim) in asked.items():
+            labelled = load()
+            chances: list[float] = []
+            for text in tqdm(labelled.texts, desc=name, leave=False):
+                answer = self.provider.system_one(text, {"q": Noul(claim)}, "bench").answers["q"]
+                assert isinstance(answer, NoulAnswer)
+                chances.append(answer.noul)
+            area = auroc(chances, labelled.labels)
+            self.figures.append(Figure(f"limit: noul AUROC {name} (n={len(chances)})", area))
+
     def speed(self) -> None:
         """CPU of one question about a state not seen before, its criteria known; 300 calls each.
 
@@ -237,16 +271,18 @@ class Bench:
             ),
             "score": Score("How urgent is it?", ["Not urgent", "Low", "Medium", "High", "Critical"]),
         }
-        provider.system_one(STATE, questions, "bench")
-        for kind, question in questions.items():
-            spent: list[float] = []
-            for turn in range(300):
-                start = time.process_time()
-                provider.system_one(f"{STATE} {turn}", {"q": question}, "bench")
-                spent.append((time.process_time() - start) * 1000)
-            name = f"CPU ms, one {kind}, state of {len(STATE.split()) + 1} words"
-            self.figures.append(Figure(f"{name}, best tenth", statistics.quantiles(spent, n=10)[0], most=6.0))
-            self.figures.append(Figure(f"{name}, median", statistics.median(spent)))
+        provider.system_one(TICKET, questions, "bench")
+        for state, most in zip(STATES, (6.0, None), strict=True):
+            for kind, question in questions.items():
+                spent: list[float] = []
+                for turn in range(300):
+                    start = time.process_time()
+                    provider.system_one(f"{state} {turn}", {"q": question}, "bench")
+                    spent.append((time.process_time() - start) * 1000)
+                name = f"CPU ms, one {kind}, state of {len(state.split()) + 1} words"
+                best = statistics.quantiles(spent, n=10)[0]
+                self.figures.append(Figure(f"{name}, best tenth", best, most=most))
+                self.figures.append(Figure(f"{name}, median", statistics.median(spent)))
 
 
 def negatives(labels: Sequence[str]) -> list[list[str]]:
@@ -264,9 +300,9 @@ def negatives(labels: Sequence[str]) -> list[list[str]]:
 def main() -> int:
     bench = Bench()
     bench.speed()
-    bench.choices()
-    bench.yes_or_no()
-    bench.scores()
+    for part in (bench.choices, bench.yes_or_no, bench.scores, bench.limits):
+        part()
+        bench.encoder.keep()
     print(f"\n{'figure':<72}{'value':>8}  bound")
     for figure in bench.figures:
         bound = f">= {figure.least}" if figure.least else f"<= {figure.most}" if figure.most else ""

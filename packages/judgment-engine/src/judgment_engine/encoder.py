@@ -55,7 +55,9 @@ class Encoder:
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or min(8, os.cpu_count() or 1)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._loaded: Any = None
+        self._threads_pool: ThreadPoolExecutor | None = None
 
     @cached_property
     def id(self) -> str:
@@ -133,31 +135,24 @@ class Encoder:
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer
 
-        with self._lock:
-            tokenizer = Tokenizer.from_str(TOKENIZER.read_text(encoding="utf-8"))
-            tokenizer.no_padding()
-            tokenizer.no_truncation()
-            return tokenizer
+        tokenizer = Tokenizer.from_str(TOKENIZER.read_text(encoding="utf-8"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
 
-    @cached_property
+    @property
     def _session(self) -> Any:
-        import onnxruntime as untyped  # pyright: ignore[reportMissingTypeStubs] - it ships no types
-
-        onnxruntime: Any = untyped
-
         with self._lock:
-            options = onnxruntime.SessionOptions()
-            # one thread a run, so that sums keep their order; texts run side by side instead
-            options.intra_op_num_threads = 1
-            options.inter_op_num_threads = 1
-            # the graph is fused as it is; the further fusions were slower
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-            options.log_severity_level = 3
-            return onnxruntime.InferenceSession(str(ENCODER), options, providers=["CPUExecutionProvider"])
+            if self._loaded is None:
+                self._loaded = _load_session()
+            return self._loaded
 
-    @cached_property
+    @property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._threads, thread_name_prefix="encoder")
+        with self._lock:
+            if self._threads_pool is None:
+                self._threads_pool = ThreadPoolExecutor(self._threads, thread_name_prefix="encoder")
+            return self._threads_pool
 
     def _tokens(self, text: str) -> Any:
         # a lone surrogate is no text: read it as a question mark
@@ -171,6 +166,20 @@ class Encoder:
 
     def _run(self, ids: list[int]) -> Vectors:
         return self._session.run(None, {"ids": np.array([ids], np.int64)})[0]
+
+
+def _load_session() -> Any:
+    import onnxruntime as untyped  # pyright: ignore[reportMissingTypeStubs] - it ships no types
+
+    onnxruntime: Any = untyped
+    options = onnxruntime.SessionOptions()
+    # one thread a run, so that sums keep their order; texts run side by side instead
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    # the graph is fused as it is; the further fusions were slower
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(ENCODER), options, providers=["CPUExecutionProvider"])
 
 
 _shared: Encoder | None = None

@@ -31,11 +31,11 @@ MODEL = "embedded-minilm-1"
 MAX_OPTIONS = 255
 MAX_LEVELS = 20
 
-# Of cosines, in choice and score. Fitted leaving one set out on four public choice sets: 0.047 to 0.051.
+# Of cosines, in choice and score: of 0.04 to 0.06 the one with the least calibration error on four public sets.
 TEMPERATURE = 0.05
 
 # noul: log odds = slope * (cosine to the claim, less that of bland sentences, + valence part - middle).
-# Source: fitted on eight public yes/no sets, leaving one out.
+# Fitted on eight public yes/no sets; the calibration error there is 0.04.
 NOUL_SLOPE = 6.7
 NOUL_MIDDLE = 0.04
 # A claim counts as one about good or bad as far as its own lean leaves this zone around the middle.
@@ -114,6 +114,8 @@ LADDERS = (
 # valence axis by more than this cosine. Of 42 scales tried, those of mood and quality have 0.38 to 0.59
 # (counted stars: 0.11); urgency, size, risk, relevance, formality and the like stay below 0.32.
 VALENCE_SCALE = 0.35
+# Two short texts whose cosine reaches this say much the same.
+SAME_MEANING = 0.7
 # how much the second phrasing of a level weighs against the level's own text
 SECOND_PHRASING = 2.0
 
@@ -189,17 +191,28 @@ class EmbeddedProvider:
 
     def _choice_chances(self, seen: Vectors, question: Choice) -> list[float]:
         asked = phrase(question.instructions)
-        views: list[list[str]] = []
-        turned: list[bool] = []
-        for label, description in question.criteria.items():
-            name = re.sub(r"[_.\-]+", " ", label).strip() or label
-            meaning = phrase(description) or name
+        names = [re.sub(r"[_.\-]+", " ", label).strip() or label for label in question.criteria]
+        meanings = [
+            phrase(text) or name for name, text in zip(names, question.criteria.values(), strict=True)
+        ]
+        turned = [False] * len(names)
+        for place, meaning in enumerate(meanings):
             opposite = unnegated(meaning)
-            turned.append(opposite is not None)
-            if opposite is not None:
-                name = meaning = opposite
-            views.append([name, meaning, f"This text is about {meaning}.", f"{asked} {meaning}".strip()])
+            # "not spam" turns "spam" where that is an option too; "no sound" among other faults names a fault
+            if opposite is not None and self._is_said(opposite, meanings[:place] + meanings[place + 1 :]):
+                names[place] = meanings[place] = opposite
+                turned[place] = True
+        views = [
+            [name, meaning, f"This text is about {meaning}.", f"{asked} {meaning}".strip()]
+            for name, meaning in zip(names, meanings, strict=True)
+        ]
         return _softmax(self._resemblance(seen, self._mean_views(views), turned) / TEMPERATURE)
+
+    def _is_said(self, text: str, others: Sequence[str]) -> bool:
+        if not others:
+            return False
+        vector, *rest = self._phrases.vectors([text, *others])
+        return bool(_dots(np.array(rest), vector).max() >= SAME_MEANING)
 
     def _score(self, seen: Vectors, question: Score) -> ScoreAnswer:
         chances = self._score_chances(seen, question)
@@ -501,6 +514,8 @@ _NEGATABLE = re.compile(
 _LEADING_NOT = re.compile(
     r"(?:not|no|non|never|without)[\s-]+(?!only\b|longer\b|more\b|at all\b)(?=\w)", re.I
 )
+# "It is not about cars." is turned; "It is not working." and "It was not delivered." name a topic themselves
+_TURNING = re.compile(r"(?:is|are|was|were) not (?!able\b|available\b|\w+(?:ing|ed)\b)", re.I)
 _WHETHER = re.compile(
     r"(?:please )?(?:decide|judge|determine|check|say|assess|tell me) (?:whether|if) (.+)", re.I | re.S
 )
@@ -536,11 +551,11 @@ def statement(question: str) -> str:
 def unnegated(text: str) -> str | None:
     """The text without the "not" that turns it, None where none does.
 
-    "It is not late." gives "It is late.", "No risk" gives "risk".
+    "It is not late." gives "It is late.", "No risk" gives "risk"; "The parcel has not arrived." is left.
     """
     if found := _LEADING_NOT.match(text):
         return re.sub(r"\s+at all\b", "", text[found.end() :])
-    if (found := _NEGATABLE.search(text)) and found[2]:
+    if (found := _NEGATABLE.search(text)) and _TURNING.match(text, found.start()):
         return negation(text)
     return None
 
