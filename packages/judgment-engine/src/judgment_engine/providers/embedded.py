@@ -31,7 +31,7 @@ MODEL = "embedded-minilm-1"
 MAX_OPTIONS = 255
 MAX_LEVELS = 20
 
-# Of cosines, in choice and score: of 0.04 to 0.06 the one with the least calibration error on four public sets.
+# Of cosines, in choice and score: of 0.04 to 0.06 it has the least calibration error on four public sets.
 TEMPERATURE = 0.05
 
 # noul: log odds = slope * (cosine to the claim, less that of bland sentences, + valence part - middle).
