@@ -8,21 +8,19 @@ the arguments, the permission that this very request needs, the model, the harm 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import anyio
-import anyio.to_thread
 from judgment_engine.encoder import load_encoder
 from judgment_engine.errors import EngineError
 from judgment_engine.fitting import FitCache
 from judgment_engine.model import Example, Model, Verdict, embed_texts, fit
 from judgment_engine.requests import Request, parse_answer, parse_request
 from judgment_engine.verdicts import canonical_json
-from sqlalchemy import Row, select
+from sqlalchemy import select
 
 from a8_http import events
 from a8_http.errors import Refused
@@ -30,7 +28,7 @@ from a8_http.filtering import filter_from
 from a8_http.metrics import Metrics
 from a8_http.principals import Principal, authenticate
 from a8_http.settings import Settings
-from a8_http.store import Store, StoreError, organizations, versions
+from a8_http.store import OrganizationRow, Store, StoreError, versions
 from a8_http.vectors import Vectors
 from a8_http.versions import (
     ENGINE,
@@ -48,7 +46,7 @@ MOST_TEST_CASES = 1_000
 # Calls that work at the same time in this process; the others queue.
 THREADS = 16
 # Fitted criteria kept for the next version, in this process.
-MOST_FITTED_GROUPS = 64
+MOST_FITTED_GROUPS = 32
 
 T = TypeVar("T")
 
@@ -57,7 +55,7 @@ T = TypeVar("T")
 class _Call:
     """A judge call whose arguments and permissions are in order."""
 
-    organization: Row[Any]
+    organization: OrganizationRow
     request: Request
     name: ModelName
 
@@ -82,14 +80,15 @@ class Operations:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Migrate the database, load the encoder, fit in the background; all of it is closed at the end."""
-        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="a8-call")
         self._filter = filter_from(self._settings)
-        await anyio.to_thread.run_sync(self._open)
+        await self._in_thread(self._open)
         try:
             yield
         finally:
             await self._filter.close()
-            await anyio.to_thread.run_sync(self._close)
+            await self._in_thread(self._close)
+            self._threads.shutdown()
 
     def _open(self) -> None:
         self.store.migrate()
@@ -173,7 +172,7 @@ class Operations:
         return await self._in_thread(self._record, principal, request, answer)
 
     async def _propose(
-        self, principal: Principal, organization: Row[Any], request: Request
+        self, principal: Principal, organization: OrganizationRow, request: Request
     ) -> dict[str, Any]:
         # Only a key that may see what was taught gets a proposal framed by it.
         model = self._untaught
@@ -264,14 +263,12 @@ class Operations:
     # What they share
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._limiter)
+        # Not anyio's threads: this hop is a good part of what a quick judge costs, and theirs costs more.
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
 
-    def _admit(self, principal: Principal, *any_of: str) -> Row[Any]:
+    def _admit(self, principal: Principal, *any_of: str) -> OrganizationRow:
         """The principal's organization. Raises Refused without access, or without any of the permissions."""
-        with self.store.reading() as connection:
-            organization = connection.execute(
-                select(organizations).where(organizations.c.id == principal.organization_id)
-            ).first()
+        organization = self.store.organization(principal.organization_id)
         if organization is None or not organization.access:
             raise Refused("no_access", "This organization does not have access to A8.")
         if not any(principal.may(permission) for permission in any_of):
@@ -279,7 +276,7 @@ class Operations:
         return organization
 
     async def _pass_filter(
-        self, organization: Row[Any], request: Request, answer: Any = None, *, open_allowed: bool
+        self, organization: OrganizationRow, request: Request, answer: Any = None, *, open_allowed: bool
     ) -> None:
         if not organization.reasoning:
             return
@@ -293,7 +290,7 @@ class Operations:
         )
 
     def _find(
-        self, principal: Principal, organization: Row[Any], name: ModelName
+        self, principal: Principal, organization: OrganizationRow, name: ModelName
     ) -> "Version | Future[Version]":
         if name.horizon is not None:
             return self._versions.at(organization, name.horizon)
@@ -301,7 +298,7 @@ class Operations:
         own = organization.head_by == principal.recorded_by
         return self._versions.newest(organization, wait=own)
 
-    async def _version(self, principal: Principal, organization: Row[Any], name: ModelName) -> Version:
+    async def _version(self, principal: Principal, organization: OrganizationRow, name: ModelName) -> Version:
         """The version to answer with, waited for where it has to be. Raises Refused (404, 503)."""
         own = organization.head_by == principal.recorded_by
         deadline = time.monotonic() + self._settings.fit_wait

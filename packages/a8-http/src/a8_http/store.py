@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from alembic import command
 from alembic.config import Config
@@ -158,6 +158,22 @@ versions = table_of(Version)
 api_keys = table_of(APIKey)
 
 
+class OrganizationRow(NamedTuple):
+    """An organization as it was read; the names are the table's."""
+
+    id: str
+    name: str
+    created_at: int
+    access: bool
+    reasoning: bool
+    filter_threshold: float
+    fail_open: bool
+    head_seq: int
+    head_at: int
+    head_by: str | None
+    sealed_at: int
+
+
 class Store:
     """Connections to one database, shared by all threads of a process."""
 
@@ -167,6 +183,12 @@ class Store:
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
         # SQLite admits one writer; waiting here is fair, where its own busy handler polls.
         self._one_writer = threading.Lock()
+        # Written by hand and run on the driver's own cursor, for every call reads it: a tenth of the time
+        # that the same select takes through SQLAlchemy.
+        self._organization_sql = (
+            f"SELECT {', '.join(OrganizationRow._fields)} FROM organizations WHERE id = "  # noqa: S608  (names of ours)
+            + ("?" if self.is_sqlite else "%s")
+        )
         self._seconds = text(
             "SELECT CAST(strftime('%s', 'now') AS INTEGER)"
             if self.is_sqlite
@@ -195,6 +217,18 @@ class Store:
             connection = connection.execution_options(sqlite_begin="BEGIN IMMEDIATE")
             with connection.begin():
                 yield connection
+
+    def organization(self, organization_id: str) -> OrganizationRow | None:
+        """One organization, read now."""
+        connection = self.engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(self._organization_sql, (organization_id,))
+            row = cursor.fetchone()
+            cursor.close()
+        finally:
+            connection.close()
+        return None if row is None else OrganizationRow(*row)
 
     def insert_missing(self, table: Table) -> Insert:
         """An insert that leaves rows alone whose primary key is there already."""

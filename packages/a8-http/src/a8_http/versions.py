@@ -14,21 +14,25 @@ from typing import Any
 
 import structlog
 from judgment_engine.model import Model
-from sqlalchemy import ColumnElement, Row, delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from a8_http.errors import Refused
 from a8_http.events import Replay, iso_time, replay, seal, seq_at
 from a8_http.metrics import Metrics
-from a8_http.store import Store, events, organizations, versions
+from a8_http.store import OrganizationRow, Store, events, organizations, versions
 
 # The engine that this server ships. It changes whenever the same events could give another answer.
 MAJOR, MINOR = 1, 1
 ENGINE = f"a8-{MAJOR}-{MINOR}"
 DEFAULT_MINIMUM_ACCURACY = 90
 
-# Fitted versions a process keeps in memory.
-MOST_KEPT = 32
+# Memory that a process spends on fitted versions, in bytes: square matrices of up to 1,000 examples, and
+# about 4 KB for each example. Versions that share fits are counted as if they did not.
+KEPT_BYTES = 512 * 1024 * 1024
+SQUARE_BYTES, SQUARE_MOST, EXAMPLE_BYTES = 24, 1_000, 4_096
+# Organizations whose replayed events are kept for the next version.
+MOST_REPLAYS = 32
 FIT_THREADS = 2
 # A fit is claimed for this long and the claim renewed while it runs, so that another process takes over soon
 # after a crash.
@@ -135,6 +139,7 @@ class Versions:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._kept: OrderedDict[tuple[str, int], Version] = OrderedDict()
+        self._kept_bytes = 0
         self._newest: dict[str, int] = {}
         self._replays: OrderedDict[str, Replay] = OrderedDict()
         self._waiting: dict[tuple[str, int | None], _Job] = {}
@@ -161,7 +166,7 @@ class Versions:
             seq = self._newest.get(organization_id)
             return None if seq is None else self._kept[organization_id, seq]
 
-    def at(self, organization: Row[Any], horizon: int) -> "Version | Future[Version]":
+    def at(self, organization: OrganizationRow, horizon: int) -> "Version | Future[Version]":
         """The version at a horizon, or the promise of it. Raises Refused (404) outside the horizons."""
         self._check_horizon(organization, horizon)
         if horizon <= organization.sealed_at:
@@ -170,7 +175,7 @@ class Versions:
                 return version
         return self._want(organization.id, horizon, newest=False, asked=True)
 
-    def seq_at(self, organization: Row[Any], horizon: int) -> int:
+    def seq_at(self, organization: OrganizationRow, horizon: int) -> int:
         """The newest event's seq at a horizon. Raises Refused (404; 503 while its second lasts)."""
         self._check_horizon(organization, horizon)
         seq = seal(self._store, organization.id, horizon)
@@ -180,13 +185,13 @@ class Versions:
             )
         return seq
 
-    def _seq_at(self, organization: Row[Any], horizon: int) -> int:
+    def _seq_at(self, organization: OrganizationRow, horizon: int) -> int:
         if horizon >= organization.head_at:
             return organization.head_seq
         with self._store.reading() as connection:
             return seq_at(connection, organization.id, horizon)
 
-    def _check_horizon(self, organization: Row[Any], horizon: int) -> None:
+    def _check_horizon(self, organization: OrganizationRow, horizon: int) -> None:
         if organization.created_at <= horizon <= organization.sealed_at:
             return
         with self._store.reading() as connection:
@@ -200,7 +205,7 @@ class Versions:
                 field="model",
             )
 
-    def newest(self, organization: Row[Any], *, wait: bool) -> "Version | Future[Version]":
+    def newest(self, organization: OrganizationRow, *, wait: bool) -> "Version | Future[Version]":
         """The version at the newest event, or its promise; without `wait` the newest one that is ready."""
         version = self.kept(organization.id, organization.head_seq)
         if version is not None:
@@ -429,7 +434,7 @@ class Versions:
             if start is None or state.seq > start.seq:
                 self._replays[organization_id] = state
                 self._replays.move_to_end(organization_id)
-                while len(self._replays) > MOST_KEPT:
+                while len(self._replays) > MOST_REPLAYS:
                     self._replays.popitem(last=False)
         model = self._fit(organization_id, state)
         return Version(organization_id, seq, horizon, model), model.artefact_hash
@@ -437,15 +442,23 @@ class Versions:
     def _keep(self, version: Version) -> None:
         key = (version.organization_id, version.seq)
         with self._lock:
+            if key in self._kept:
+                return
             self._kept[key] = version
-            self._kept.move_to_end(key)
+            self._kept_bytes += _bytes_of(version)
             self._newest[version.organization_id] = max(
                 version.seq, self._newest.get(version.organization_id, 0)
             )
-            while len(self._kept) > MOST_KEPT:
-                (organization_id, seq), _ = self._kept.popitem(last=False)
+            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+                (organization_id, seq), dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= _bytes_of(dropped)
                 if self._newest[organization_id] == seq:
                     del self._newest[organization_id]
+
+
+def _bytes_of(version: Version) -> int:
+    count = len(version.model.examples)
+    return SQUARE_BYTES * min(count, SQUARE_MOST) ** 2 + EXAMPLE_BYTES * count
 
 
 # What _claim answers while another process fits the version; no hash looks like it.
