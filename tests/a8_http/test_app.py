@@ -16,7 +16,7 @@ import httpx
 import pytest
 from a8_http.organizations import create_organization
 from a8_http.principals import create_key
-from a8_http.store import Store
+from a8_http.store import Store, StoreError
 
 LESSON = {"input": "Is it late? It came after nine zanzibars.", "format": {"type": "boolean"}, "answer": True}
 
@@ -119,3 +119,16 @@ def test_the_log_is_json_lines_on_stderr_without_content_or_keys(command: Comman
     assert "zanzibar" not in logged
     assert command.key not in logged
     assert command.key.split("_")[2] not in logged
+
+
+def test_readiness_follows_the_database_and_health_does_not(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(store: Store) -> None:
+        raise StoreError("The database does not answer.")
+
+    assert server.http.get(server.url + "/readyz").json() == {"status": "ready"}
+    monkeypatch.setattr(Store, "ping", gone)
+    response = server.http.get(server.url + "/readyz")
+    assert (response.status_code, response.json()) == (503, {"status": "not ready"})
+    assert server.http.get(server.url + "/healthz").json() == {"status": "ok"}
