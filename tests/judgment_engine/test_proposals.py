@@ -165,6 +165,21 @@ def test_a_taught_request_comes_back_with_its_taught_answer(model: Model) -> Non
     assert model.propose(request).answer == {"queue": "billing"}
 
 
+def test_an_answer_about_no_case_is_refused(model: Model) -> None:
+    with pytest.raises(EngineError, match="input states an answer but no case: Say what the case is"):
+        model.propose(parse_request(talk(QUEUE, "This belongs in billing."), FORMAT))
+
+
+def test_an_optional_object_that_nobody_names_is_left_out(embed: Embed) -> None:
+    address = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+    format = {"properties": {**FORMAT["properties"], "address": address}, "required": ["queue"]}
+    proposal = fit([]).propose(parse_request("Double-charge tickets go to billing.", format))
+    assert proposal.answer == {"queue": "billing"}
+    needed = {**format, "required": ["queue", "address"]}
+    with pytest.raises(EngineError, match=r"input does not say address\.city"):
+        fit([]).propose(parse_request("Double-charge tickets go to billing.", needed))
+
+
 def test_a_full_request_that_states_its_answer_comes_back_with_that_one(model: Model) -> None:
     proposal = model.propose(parse_request(f"{QUEUE} My parcel is late. It belongs in account."))
     assert proposal.input == talk(QUEUE, "My parcel is late.")

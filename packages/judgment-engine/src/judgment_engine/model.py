@@ -6,7 +6,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -19,7 +19,7 @@ from judgment_engine.abstention import CERTIFICATES, Abstention, Calibration, Ce
 from judgment_engine.abstention import artefact_hash as group_hash
 from judgment_engine.encoder import Encoder, load_encoder
 from judgment_engine.errors import EngineError
-from judgment_engine.fitting import QUANTUM, Embed, FitCache, FittedGroup, TaughtExample, Vectors, quantize
+from judgment_engine.fitting import Embed, FitCache, FittedGroup, TaughtExample, Vectors, quantize
 from judgment_engine.proposals import (
     CRITERION_WEIGHT,
     LEAST_FIT,
@@ -60,6 +60,7 @@ CRITERION_COSINE = 0.80  # a paraphrase of a taught criterion reaches it; so doe
 NEAREST_SUBJECTS = 3  # whose mean cosine says how near a statement is to a taught group
 IMPLIED_ACCURACY = 50  # of a proposed verdict when neither words nor input name the criterion
 MOST_VECTORS = 256  # of asked texts that a model remembers
+LONGEST_REMEMBERED = 4_000  # characters of such a text
 MOST_PLANS = 64  # formats whose reading a group remembers
 
 JSON = Any
@@ -125,6 +126,13 @@ def embed_texts(texts: Sequence[str], encoder: Encoder | None = None) -> Vectors
         mean = rows[end - len(windows) : end].mean(axis=0)
         out[index] = mean / max(float(np.linalg.norm(mean)), 1e-12) if len(windows) > 1 else mean
     return quantize(out)
+
+
+def _one_by_one(embed: Embed) -> Callable[[str], Vectors]:
+    def encode(text: str) -> Vectors:
+        return embed([text])[0]
+
+    return encode
 
 
 # Groups
@@ -194,6 +202,7 @@ class Group:
         self.rows = rows
         self.paths = frozenset(examples[0].leaves.labels)
         self.latest = examples[-1]
+        self.criterion = next((e.request.criterion for e in examples if e.request.criterion), None)
         labels: dict[Path, set[str]] = {path: set() for path in sorted(self.paths)}
         objects: dict[Path, set[str]] = {}
         for example in examples:
@@ -221,17 +230,18 @@ class Group:
         """Fit the group on its rows of `vectors` [n, 384]."""
         nodes = {} if self.format is None else leaf_nodes(self.format.shape)
         leaves = [_fitted_leaf(column, nodes.get(column.path)) for column in self.columns]
+        # A copy: a fit that outlives this model must not keep the vectors of all its groups.
+        own = vectors[self.rows]
         taught = [
             TaughtExample(
                 example.request.key,
                 example.request.subject,
-                vectors[row],
+                vector,
                 tuple(column.label(example.leaves) for column in self.columns),
             )
-            for example, row in zip(self.examples, self.rows.tolist(), strict=True)
+            for example, vector in zip(self.examples, own, strict=True)
         ]
-        criterion = self.examples[0].request.criterion or ""
-        self.fitted: FittedGroup = cache.fit(criterion, leaves, taught, embed, encoder_id)
+        self.fitted: FittedGroup = cache.fit(self.criterion or "", leaves, taught, embed, encoder_id)
 
     def calibration(self, columns: tuple[int, ...], certificate: Certificate) -> Calibration:
         """What the group's evidence supports for these columns."""
@@ -357,11 +367,8 @@ class Model:
         self.vectors = vectors
         self._groups = groups
         self._embed = embed
-
-        def vector(text: str) -> Vectors:
-            return embed([text])[0]
-
-        self._vector = lru_cache(MOST_VECTORS)(vector)
+        self._encode = _one_by_one(embed)
+        self._recent = lru_cache(MOST_VECTORS)(self._encode)
         self._criteria = criteria
         self.row_of = {example.request.key: index for index, example in enumerate(examples)}
         self._by_input: dict[str, list[int]] = {}
@@ -457,12 +464,12 @@ class Model:
                 format = request.format or group.format
                 shape = group.latest.shape if format is None else format.shape
                 answer = self._completed(statement, shape, group)
-                return Proposal(frame(group.latest.request.criterion, statement.subject), format, answer)
+                return Proposal(frame(group.criterion, statement.subject), format, answer)
             verdict = self.judge(request, IMPLIED_ACCURACY)
             if isinstance(verdict, Verdict):
                 group = self._group_of(request)
                 format = request.format or (group.format if group else None)
-                criterion = group.latest.request.criterion if group else None
+                criterion = group.criterion if group else None
                 return Proposal(frame(criterion, request.subject), format, verdict.verdict)
             if request.format is None:
                 raise nothing_stated()
@@ -483,8 +490,9 @@ class Model:
             answer = self._completed(statement, shape, group)
             if not has_only_references(statement.subject):
                 return Proposal(frame(criterion, statement.subject), format, answer)
-            if request.turns_back:
-                return Proposal(request.earlier_input(), format, answer)
+            if not request.turns_back:
+                raise EngineError("input", "states an answer but no case", "Say what the case is")
+            return Proposal(request.earlier_input(), format, answer)
         verdict = self.judge(request, 0)
         if isinstance(verdict, Verdict):
             return Proposal(request.input, format, verdict.verdict)
@@ -517,8 +525,7 @@ class Model:
                     continue
                 format = request.format or group.format
                 shape = group.latest.shape if format is None else format.shape
-                criterion = group.latest.request.criterion
-                statement = read_statement(request.subject, leaf_nodes(shape), group.labels, criterion)
+                statement = read_statement(request.subject, leaf_nodes(shape), group.labels, group.criterion)
                 if statement and statement.strength > 0 and not has_only_references(statement.subject):
                     found.append((group, statement))
         if not found:
@@ -528,7 +535,7 @@ class Model:
         for (group, statement), vector in zip(found, subjects, strict=True):
             cosines = exact_cosines(vector, self.vectors[group.rows])
             near = float(np.sort(cosines)[-NEAREST_SUBJECTS:].mean())
-            place = self._criterion_place.get(normal_form(group.latest.request.criterion or ""))
+            place = self._criterion_place.get(normal_form(group.criterion or ""))
             alike = 0.0
             if place is not None:
                 alike = float(exact_cosines(words, self._criterion_vectors[place : place + 1])[0])
@@ -541,7 +548,6 @@ class Model:
         """The stated answer; properties it does not name as they would be judged, else left out."""
         leaves, objects = _requirements(shape)
         labels = dict(statement.labels)
-        present = dict.fromkeys(objects, PRESENT)
         unnamed = [path for path in leaves if path not in labels]
         if unnamed and group is not None:
             chosen = [(i, c) for i, c in enumerate(group.columns) if c.path in unnamed and not c.presence]
@@ -551,15 +557,23 @@ class Model:
             guess = group.fitted.predict(statement.subject, vector, positions, admits) if chosen else None
             if guess is not None:
                 labels |= {c.path: label for (_, c), label in zip(chosen, guess.labels, strict=True)}
+        there: dict[Path, str] = {}
+        for path, (_, required) in objects.items():
+            named = any(at[: len(path)] == path and label != ABSENT for at, label in labels.items())
+            wanted = required and there.get(path[:-1], PRESENT) == PRESENT
+            there[path] = PRESENT if named or wanted else ABSENT
         for path, (_, required) in leaves.items():
-            if path not in labels and required:
+            label = labels.setdefault(path, ABSENT)
+            if label == ABSENT and required and there.get(path[:-1], PRESENT) == PRESENT:
                 raise EngineError(
                     "input", f"does not say {dotted(path)}", "words that name it, or an answer, pass"
                 )
-            labels.setdefault(path, ABSENT)
-        answer = build_verdict(shape, AnswerLeaves(labels, present))
+        answer = build_verdict(shape, AnswerLeaves(labels, there))
         check_answer(shape, answer)
         return answer
+
+    def _vector(self, text: str) -> Vectors:
+        return self._recent(text) if len(text) <= LONGEST_REMEMBERED else self._encode(text)
 
     @cached_property
     def _criterion_place(self) -> dict[str, int]:
@@ -599,24 +613,25 @@ class Model:
                 missing = min(lists, key=lambda names: (len(names), names))
         return missing
 
-    def _matching_criteria(self, criterion: str | None) -> list[str]:
+    def _matching_criteria(self, criterion: str | None) -> Iterator[str]:
         """Taught criteria in normal form, best first: the same words, then near ones of equal signature."""
-        if criterion is None or not normal_form(criterion):
-            return list(self._groups) if len(self._groups) == 1 else []
-        normal = normal_form(criterion)
-        same = [normal] if normal in self._groups else []
-        if not len(self._criterion_vectors):
-            return same
-        vector = self._vector(criterion).astype(np.int64)
-        dots = self._criterion_vectors.astype(np.int64) @ vector
-        near = sorted(
-            (-int(dot), other)
-            for other, text, dot in zip(self._criteria, self._criteria.values(), dots.tolist(), strict=True)
-            if dot >= CRITERION_COSINE * QUANTUM * QUANTUM
-            and other != normal
-            and signature(text) == signature(criterion)
-        )
-        return same + [other for _, other in near]
+        normal = normal_form(criterion or "")
+        if criterion is None or not normal:
+            if len(self._groups) == 1:
+                yield from self._groups
+            return
+        if normal in self._groups:
+            yield normal
+        if not self._criteria:
+            return
+        cosines = exact_cosines(self._vector(criterion), self._criterion_vectors)
+        order = np.lexsort((np.arange(len(cosines)), -cosines))
+        taught = list(self._criteria.items())
+        near: list[int] = order[: int((cosines >= CRITERION_COSINE).sum())].tolist()
+        for place in near:
+            other, text = taught[place]
+            if other != normal and signature(text) == signature(criterion):
+                yield other
 
     def _group_of(self, request: Request) -> Group | None:
         taught = self.taught(request)
@@ -678,7 +693,7 @@ def fit(
         if held is None or (held.recorded_at, held.seq) <= (example.recorded_at, example.seq):
             latest[example.request.key] = example
     ordered = sorted(latest.values(), key=lambda e: (e.recorded_at, e.request.key))
-    cache = cache or FitCache()
+    cache = FitCache() if cache is None else cache
     vectors = _embedded(ordered, embed, previous)
     criteria = _criteria(ordered)
     rows: dict[tuple[str, frozenset[Path]], list[int]] = {}
