@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from contract_runner import stdio
 from contract_runner.judgevet import Target, names, run
 from contract_runner.outcomes import Outcome
 from tqdm import tqdm
@@ -81,6 +82,8 @@ def failures(command: Path, label: str) -> dict[str, Outcome]:
 
 
 def main() -> int:
+    # The peer takes several seconds of CPU to start, which a busy machine stretches.
+    stdio.START_SECONDS = 180.0
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="also write what differs to this file, as JSON")
     options = parser.parse_args()
