@@ -47,7 +47,7 @@ GENERIC = {
         "caching",
     ),
 }
-SECONDS = 900
+SECONDS = 1800  # for one part; far more than any takes on an idle machine
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ def _broken_checks(output: Path, scenario: str) -> dict[str, str]:
 
 def inspect(target: list[str], surface: str) -> tuple[int, str]:
     """Inspector's command line: lists the tools, then calls each."""
-    base = command(NODE_BIN / "node", INSPECTOR, "--cli", *target)
+    # A busy machine may take longer to start Python than the fifteen seconds it waits by default.
+    base = command(NODE_BIN / "node", INSPECTOR, "--cli", "--connect-timeout", "120000", *target)
     code, said = run([*base, "--method", "tools/list"])
     if code:
         return code, said

@@ -123,4 +123,4 @@ def serving(mutation: Mutation | None = None) -> Iterator[str]:
 
 def late(reply: Reply) -> None:
     if reply.method == "tools/call":
-        time.sleep(1.5)
+        time.sleep(4.5)

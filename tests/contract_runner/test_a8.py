@@ -10,7 +10,7 @@ from .a8_server import KEY, Mutation, Reply, late, serving
 
 
 def run(url: str, only: str = "", **options: Any) -> list[Outcome]:
-    target = a8.Target(url, KEY, seconds=1.0, **options)
+    target = a8.Target(url, KEY, seconds=3.0, **options)
     return a8.run(target, lambda name: name.startswith(only), lambda outcome: None)
 
 

@@ -21,7 +21,7 @@ WRAPPED = shlex.split(os.environ.get("CONTRACT_MUTANTS_OF", ""))
 
 def run(case: str, era: str, command: list[str]) -> list[Outcome]:
     eras = (era, "raw") if case.startswith("discovery") else (era,)
-    target = judgevet.Target(command, seconds=10.0 if WRAPPED else 1.0, eras=eras, jobs=1)
+    target = judgevet.Target(command, seconds=10.0 if WRAPPED else 3.0, eras=eras, jobs=1)
     return judgevet.run(target, lambda name: name == case, lambda outcome: None)
 
 
