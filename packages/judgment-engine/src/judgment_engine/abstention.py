@@ -38,8 +38,9 @@ CERTIFICATES: tuple[Certificate, ...] = ("default", "strict")
 STRICT_RISK = 0.05
 GUARD_RISK = 0.40
 FAMILIARITY_RISK = 0.05
-POSTERIOR_RISK = 0.04
-FULL_RISK_ERRORS = 4.0  # the posterior risk is scaled by (r / 4) cubed below r = 4 affordable errors
+# .04 missed 90 in 5.7 % and 5.2 % of the draws with 50 and 100 examples, this in 4.8 % of the same draws
+POSTERIOR_RISK = 0.034
+FULL_RISK_ERRORS = 3.8  # below r = 3.8 affordable errors the posterior risk is scaled by (r / 3.8) cubed
 FEWEST_ERRORS = 2.2  # r = u * (1 - a): below it nothing is accepted
 # the mean and covariance of (a, b) in P(right | s) = (1 - e) * sigmoid(a + b * s), over seven tasks
 PRIOR_MEAN = (-0.30, 5.67)
