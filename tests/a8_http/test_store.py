@@ -12,6 +12,7 @@ from a8_http.store import Store, StoreError, organizations
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
 from sqlmodel import SQLModel
 
 
@@ -145,3 +146,18 @@ def test_a_database_without_tables_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such table"):
         store.ping()
     store.close()
+
+
+def test_an_error_of_the_database_quotes_no_parameter(store: Store) -> None:
+    create_organization(store, "twice the same name")
+
+    def create_again() -> None:
+        with store.writing() as connection:
+            row = connection.execute(
+                select(organizations).where(organizations.c.name == "twice the same name")
+            )
+            connection.execute(organizations.insert().values(**row.mappings().one()))
+
+    with pytest.raises(IntegrityError) as error:
+        create_again()
+    assert "hide_parameters" in str(error.value)

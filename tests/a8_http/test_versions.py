@@ -25,6 +25,7 @@ from a8_http.versions import (
 from judgment_engine.model import Model, fit
 from judgment_engine.requests import Request, parse_request
 from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 FORMAT = {"properties": {"queue": {"enum": ["billing", "shipping"]}}}
 
@@ -153,6 +154,39 @@ def test_a_version_holds_exactly_the_events_of_its_seconds(
     assert earlier.horizon == first
     if of_second:
         assert len(newest.model.examples) == 3
+
+
+def test_no_version_is_named_after_a_second_that_is_not_over(
+    store: Store, replica: Callable[..., Versions]
+) -> None:
+    for _ in range(5):  # in most of these rounds creation and teach fall into one second
+        organization = create_organization(store, f"Young {secrets.token_hex(4)}")
+        process = replica()
+        promise = process.newest(row(store, organization), wait=False)
+        time.sleep(0.2)
+        taught = teach(store, organization, 1) == row(store, organization).created_at
+        version = ready(promise)
+        assert version.horizon in (row(store, organization).created_at, row(store, organization).head_at)
+        if version.horizon == row(store, organization).created_at:
+            assert len(version.model.examples) == int(taught)
+
+
+def test_a_failure_is_logged_without_what_was_taught(
+    store: Store, organization: str, replica: Callable[..., Versions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(organization_id: str, state: events.Replay) -> Model:
+        with store.reading() as connection:
+            words = [example.request.subject for example in state.held.values()]
+            connection.exec_driver_sql("SELECT * FROM nowhere WHERE text = '%s'" % words[0])  # noqa: UP031
+        raise AssertionError
+
+    teach(store, organization, 1)
+    here = row(store, organization)
+    with pytest.raises(SQLAlchemyError):
+        ready(replica(failing).at(here, here.head_at))
+    logged = "".join(capsys.readouterr())
+    assert "version not fitted" in logged
+    assert "Ticket number" not in logged
 
 
 def test_seconds_between_two_events_share_one_version(

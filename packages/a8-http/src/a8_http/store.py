@@ -301,7 +301,11 @@ def _sqlite_engine(url: URL) -> Engine:
     except OSError as error:
         raise StoreError(f"The database's folder cannot be used: {error.strerror}.") from error
     engine = create_engine(
-        url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, connect_args={"check_same_thread": False}
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        hide_parameters=True,  # of an error's text: they hold requests
+        connect_args={"check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
@@ -323,7 +327,13 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _postgresql_engine(url: URL) -> Engine:
-    return create_engine(url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True)
+    return create_engine(
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        hide_parameters=True,
+        pool_pre_ping=True,
+    )
 
 
 def _alembic_config(connection: Connection) -> Config:

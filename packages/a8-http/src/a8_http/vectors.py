@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from a8_http.logs import where
 from a8_http.store import Store, vectors
 
 log = structlog.get_logger("a8_http.vectors")
@@ -147,9 +148,9 @@ class Vectors:
                     self._wake.wait_for(lambda: self._closed, timeout=WRITE_DELAY)
             try:
                 self.flush()
-            except SQLAlchemyError:
+            except SQLAlchemyError as error:
                 # The texts are encoded again when they are asked for again.
-                log.exception("vectors not written")
+                log.error("vectors not written", **where(error))
 
 
 def insert_vectors(

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from a8_http.errors import Refused
 from a8_http.events import Replay, iso_time, replay, seal, seq_at
+from a8_http.logs import where
 from a8_http.metrics import Metrics
 from a8_http.store import OrganizationRow, Store, events, organizations, versions
 
@@ -271,14 +272,14 @@ class Versions:
                 renewed = now
                 try:
                     self._renew(claims)
-                except SQLAlchemyError:
-                    log.exception("claims not renewed")
+                except SQLAlchemyError as error:
+                    log.error("claims not renewed", **where(error))
 
     def _run(self, job: _Job) -> None:
         try:
             version = self._attempt(job)
         except Exception as error:
-            log.exception("version not fitted", organization=job.organization_id)
+            log.error("version not fitted", organization=job.organization_id, **where(error))
             self._finish(job, None, error)
             return
         if version is None:
@@ -332,16 +333,17 @@ class Versions:
         return version
 
     def _newest_complete(self, organization_id: str) -> int | None:
+        """The newest event's seq at the end of the last second that is over, if no newer version is kept."""
+        organization = self._store.organization(organization_id)
+        assert organization is not None
         with self._store.reading() as connection:
-            sealed_at = connection.execute(
-                select(organizations.c.sealed_at).where(organizations.c.id == organization_id)
-            ).scalar_one()
-            last_over = self._store.seconds(connection) - 1
-            seq = seq_at(connection, organization_id, max(sealed_at, last_over))
+            over = max(organization.sealed_at, self._store.seconds(connection) - 1)
+            seq = seq_at(connection, organization_id, over)
         newest = self.newest_kept(organization_id)
-        if newest is not None and newest.seq >= seq:
+        # In the second of its creation an organization has no version yet.
+        if over < organization.created_at or (newest is not None and newest.seq >= seq):
             return None
-        return seal(self._store, organization_id, last_over)
+        return seal(self._store, organization_id, over)
 
     def _claim(self, organization_id: str, seq: int) -> str | None:
         """The hash that is recorded for a version; None when the version is now ours to fit."""
