@@ -177,7 +177,7 @@ def test_a_failure_is_logged_without_what_was_taught(
     def failing(organization_id: str, state: events.Replay) -> Model:
         with store.reading() as connection:
             words = [example.request.subject for example in state.held.values()]
-            connection.exec_driver_sql("SELECT * FROM nowhere WHERE text = '%s'" % words[0])  # noqa: UP031
+            connection.exec_driver_sql(f"SELECT * FROM nowhere WHERE text = '{words[0]}'")
         raise AssertionError
 
     teach(store, organization, 1)
