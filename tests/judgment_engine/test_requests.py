@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judgment_engine.errors import EngineError
 from judgment_engine.requests import normal_form, parse_answer, parse_request, signature
+from judgment_engine.verdicts import canonical_json
 
 QUESTION = "Which queue does the ticket belong in?"
 TICKET = "It arrived crushed. I want a refund."
@@ -341,23 +342,45 @@ def test_an_answer_to_nothing_or_of_nothing_is_refused(input: Any, answer: Any, 
         parse_answer(parse_request(input), answer)
 
 
+ODD_NUMBERS = st.sampled_from([2**53, 10**29, 10**400, -(10**400), 1e308, 1e-300, 5e-324])
+ANY_TEXT = st.text() | st.text(st.characters(codec=None, categories=["Cs", "L"]), max_size=3)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats() | ODD_NUMBERS | ANY_TEXT,
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["role", "content", "type", "x"]), inner),
     max_leaves=8,
+)
+FORMATS = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["integer", "number", "string"]),
+        "minimum": JSON,
+        "maximum": JSON,
+        "multipleOf": JSON,
+        "enum": st.lists(JSON, max_size=3),
+        "const": JSON,
+    },
 )
 MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["system", "developer", "user", "assistant"]), "content": st.text()}
 )
 
 
-@given(JSON | st.lists(MESSAGE | JSON), JSON)
+@given(JSON | st.lists(MESSAGE | JSON), FORMATS)
 def test_any_json_is_read_or_refused_with_an_engine_error(input: Any, format: Any) -> None:
     try:
         request = parse_request(input, format)
     except EngineError:
         return
     assert parse_request(request.input, request.format and request.format.schema).key == request.key
+
+
+@given(FORMATS, JSON)
+def test_any_answer_to_any_format_is_taken_or_refused_with_an_engine_error(format: Any, answer: Any) -> None:
+    try:
+        taken = parse_answer(parse_request(TICKET, format), answer)
+    except EngineError:
+        return
+    assert canonical_json(taken).encode()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from judgment_engine.verdicts import (
     AnswerLeaves,
     Leaf,
     ObjectShape,
+    _read_remembered,
     allows,
     answer_leaves,
     build_verdict,
@@ -48,9 +49,11 @@ def shape(format: Any) -> Leaf | ObjectShape:
         ({"enum": ["a", 1, True]}, ["a", 1, 1.0, True], ["A", 2, False, ["a"]]),
         ({"const": "yes"}, ["yes"], ["no"]),
         ({"type": "integer", "enum": [1, 2, "x"]}, [1, 2], ["x", 3]),
-        ({"type": "integer"}, [0, -3, 2.0, 10**20], [1.5, True, "1"]),
+        ({"type": "integer"}, [0, -3, 2.0, 2**53 - 1], [1.5, True, "1", 10**400, 1e308]),
         ({"type": "integer", "minimum": 1, "maximum": 5}, [1, 5], [0, 6]),
         ({"type": "number", "multipleOf": 0.1}, [0.3, 1, 0.7], [0.35]),
+        ({"type": "number", "multipleOf": 1e-300}, [1, 0.1, 2**53 - 1], [1e308, 10**400]),
+        ({"type": "number", "multipleOf": 3e-15}, [3, 0.003], [1e-15, 1e15 + 0.125]),
         ({"type": "number", "minimum": 0.5}, [0.5, 7], [0.4, "1"]),
         ({"type": "string"}, ["", "any text"], [1, True]),
         ({"type": "array", "items": {"enum": ["a", "b"]}}, [[], ["b", "a"]], [["a", "a"], ["c"], "a"]),
@@ -152,6 +155,16 @@ def nested(levels: int) -> dict[str, Any]:
         ({"enum": "ab"}, "format.enum must be a list"),
         ({"enum": [["a"]]}, "format.enum may hold no arrays or objects"),
         ({"type": "integer", "enum": ["a"]}, "format.enum has no value of the type"),
+        ({"type": "object", "enum": [1]}, "format.enum has no value of the type"),
+        ({"type": "integer", "minimum": 10**400}, "format.minimum holds a number too large"),
+        ({"type": "integer", "maximum": 2**53}, "format.maximum holds a number too large"),
+        ({"type": "number", "multipleOf": 1e308}, "format.multipleOf holds a number too large"),
+        ({"enum": [1, -(10**400)]}, "format.enum holds a number too large"),
+        ({"const": 10**5000}, "format must be JSON"),
+        ({"enum": ["a", "\ud800"]}, "format.enum must be Unicode text"),
+        ({"properties": {"\udfff": {"type": "boolean"}}}, "format.properties must be Unicode text"),
+        ({"type": "boolean", "title": "\ud800"}, "format.title must be Unicode text"),
+        ('{"const": "\\ud800"}', "format.const must be Unicode text"),
         ({"enum": list(range(10_000))}, "format.enum has 10000 values"),
         ({"properties": {f"p{i}": {"type": "boolean"} for i in range(1001)}}, "format has too many schemas"),
         ({"type": "array"}, "format.items must be an enum"),
@@ -237,6 +250,11 @@ def test_a_chain_of_references_longer_than_the_depth_is_stopped() -> None:
         ({"queue": {1, 2}}, "answer must be JSON"),
         ({"queue": "billing", "x": "y" * 70_000}, "answer is too long"),
         ({"queue": nested(100)}, "answer is nested more than 32 levels deep"),
+        ({"queue": 10**400}, "answer.queue holds a number too large: numbers from -9007199254740991 to"),
+        ({"queue": "billing", "x": [1, {"y": -1e300}]}, "answer.x.y holds a number too large"),
+        ({"queue": 10**5000}, "answer must be JSON"),
+        ({"queue": "billing", "x": ["\ud800"]}, "answer.x must be Unicode text"),
+        ({"queue": "billing", "\ud800": 1}, "answer must be Unicode text"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused_by_property(answer: Any, names: str) -> None:
@@ -249,6 +267,16 @@ def test_an_answer_that_does_not_fit_is_refused_by_property(answer: Any, names: 
 def test_without_a_format_any_json_but_null_is_an_answer() -> None:
     for answer in (0, "", False, [], {}, {"a": None}, [{"b": 1}]):
         check_answer(None, answer)
+    for answer in (10**400, [2**53], "\ud800"):
+        with pytest.raises(EngineError):
+            check_answer(None, answer)
+
+
+def test_only_the_readings_of_small_formats_are_remembered() -> None:
+    before = _read_remembered.cache_info().currsize
+    assert shape({"enum": ["remembered", "x" * 5_000]}) == shape({"enum": ["remembered", "x" * 5_000]})
+    assert _read_remembered.cache_info().currsize == before
+    assert shape({"enum": ["remembered", "x"]}) is shape({"enum": ["remembered", "x"]})
 
 
 # Against a full validator, and there and back

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
@@ -22,6 +23,8 @@ MOST_ENUM_VALUES = 1_000  # in one enum
 MOST_NODES = 1_000  # schemas read in one format, every use of a $ref counted
 MOST_EXPANDED_VALUES = 10_000  # enum values read in one format, every use of a $ref counted
 MOST_ANSWER_BYTES = 64 * 1024
+MOST_NUMBER = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
+MOST_REMEMBERED = 4_000  # characters of a format whose reading is remembered
 
 ABSENT = ""  # the label of an optional property that is left out; no JSON text is empty
 NULL = "null"
@@ -128,6 +131,31 @@ def _too_deep(value: object) -> bool:
     return True
 
 
+def _check_scalars(value: object, field: str) -> None:
+    """Refuse numbers beyond MOST_NUMBER and text that is no Unicode, in names too, wherever they stand.
+
+    `value` is JSON of at most MOST_DEPTH levels.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise EngineError(
+                field, "must be Unicode text", "text without unpaired surrogates passes"
+            ) from None
+    elif isinstance(value, (int, float)) and abs(value) > MOST_NUMBER:
+        raise EngineError(
+            field, "holds a number too large", f"numbers from -{MOST_NUMBER} to {MOST_NUMBER} pass"
+        )
+    elif isinstance(value, Mapping):
+        for name, inner in cast("Mapping[str, object]", value).items():
+            _check_scalars(name, field)
+            _check_scalars(inner, f"{field}.{_short(name)}")
+    elif isinstance(value, (list, tuple)):
+        for inner in cast("Sequence[object]", value):
+            _check_scalars(inner, field)
+
+
 # Reading a format
 
 
@@ -145,7 +173,7 @@ def read_format(format: object) -> Format:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError):
         raise EngineError("format", "must be JSON", 'for example {"type": "boolean"}') from None
-    canonical, shape = _read(text)
+    canonical, shape = _read_remembered(text) if len(text) <= MOST_REMEMBERED else _read(text)
     return Format(schema, canonical, shape)
 
 
@@ -160,15 +188,18 @@ def _decoded_format(format: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", format)
 
 
-@lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[str, Node]:
     schema = json.loads(text)
+    _check_scalars(schema, "format")
     canonical = canonical_json(schema)
     if len(canonical) > MOST_FORMAT_BYTES:
         raise EngineError(
             "format", f"is too long, at most {MOST_FORMAT_BYTES} bytes pass", f"it has {len(canonical)}"
         )
     return canonical, _Reader(schema).node(schema, "format", ())
+
+
+_read_remembered = lru_cache(maxsize=1024)(_read)
 
 
 class _Reader:
@@ -418,9 +449,16 @@ def _is_type(value: object, name: str) -> bool:
         return isinstance(value, bool)
     if name == "string":
         return isinstance(value, str)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if name not in ("integer", "number") or isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return name == "number" or float(value).is_integer()
+    if isinstance(value, int):
+        return True
+    return value.is_integer() if name == "integer" else math.isfinite(value)
+
+
+def on_grid(number: Decimal, step: Decimal) -> bool:
+    """Whether a number is a whole multiple of a step; exact, whatever their sizes."""
+    return (Fraction(number) / Fraction(step)).denominator == 1
 
 
 # Checking an answer
@@ -438,6 +476,7 @@ def check_answer(shape: Node | None, answer: object, field: str = "answer") -> N
         raise EngineError(field, "must be JSON", 'for example {"queue": "billing"}') from None
     if size > MOST_ANSWER_BYTES:
         raise EngineError(field, f"is too long, at most {MOST_ANSWER_BYTES} bytes pass", f"it has {size}")
+    _check_scalars(answer, field)
     if shape is not None:
         _check(shape, answer, field)
 
@@ -483,7 +522,7 @@ def _fits(leaf: Leaf, value: object) -> bool:
     return (
         (leaf.minimum is None or number >= leaf.minimum)
         and (leaf.maximum is None or number <= leaf.maximum)
-        and (leaf.multiple_of is None or (number / leaf.multiple_of) % 1 == 0)
+        and (leaf.multiple_of is None or on_grid(number, leaf.multiple_of))
     )
 
 
