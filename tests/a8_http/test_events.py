@@ -10,6 +10,7 @@ from a8_http import events
 from a8_http.errors import Refused
 from a8_http.organizations import create_organization
 from a8_http.store import Store, organizations
+from a8_http.store import events as event_rows
 from a8_http.vectors import StoredVector
 from judgment_engine.requests import Request, parse_request
 from sqlalchemy import select, update
@@ -150,9 +151,9 @@ def test_events_of_many_threads_keep_one_order(store: Store, organization: str) 
         thread.join()
     with store.reading() as connection:
         rows = connection.execute(
-            select(events.events.c.seq, events.events.c.recorded_at)
-            .where(events.events.c.organization_id == organization)
-            .order_by(events.events.c.seq)
+            select(event_rows.c.seq, event_rows.c.recorded_at)
+            .where(event_rows.c.organization_id == organization)
+            .order_by(event_rows.c.seq)
         ).all()
     assert [row.seq for row in rows] == list(range(1, 41))
     assert [row.recorded_at for row in rows] == sorted(row.recorded_at for row in rows)

@@ -2,12 +2,14 @@
 
 import secrets
 import time
+from collections.abc import Callable
 
 import pytest
 from a8_http.organizations import create_organization
 from a8_http.principals import PERMISSIONS, Principal, authenticate, create_key, list_keys, revoke_key
 from a8_http.store import Store, api_keys
 from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
 
 @pytest.fixture
@@ -51,9 +53,10 @@ def test_secrets_differ_and_are_kept_nowhere(store: Store, organization: str) ->
         lambda secret: "a8_é_\udcff",
     ],
 )
-def test_anything_but_the_whole_secret_is_nobody(store: Store, organization: str, wrong: object) -> None:
+def test_anything_but_the_whole_secret_is_nobody(
+    store: Store, organization: str, wrong: Callable[[str], str]
+) -> None:
     secret = create_key(store, organization, "ci").secret
-    assert callable(wrong)
     assert authenticate(store, wrong(secret)) is None
 
 
@@ -91,6 +94,20 @@ def test_a_key_tells_when_it_was_last_used(store: Store, organization: str) -> N
         connection.execute(update(api_keys).where(api_keys.c.id == key.id).values(last_used_at=first - 61))
     authenticate(store, key.secret)
     assert list_keys(store, organization)[0]["last_used_at"] >= first
+
+
+def test_a_use_that_cannot_be_noted_is_no_hindrance(
+    store: Store, organization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = create_key(store, organization, "ci")
+
+    def full_disk() -> None:
+        raise OperationalError("UPDATE", None, Exception("database or disk is full"))
+
+    monkeypatch.setattr(store, "writing", full_disk)
+    principal = authenticate(store, key.secret)
+    assert principal is not None
+    assert principal.key_id == key.id
 
 
 def test_a_wrong_secret_is_no_use_of_the_key(store: Store, organization: str) -> None:
