@@ -246,6 +246,23 @@ def test_a_question_about_what_was_taught_is_no_proposal(model: Model) -> None:
         model.propose(parse_request("What have I taught you about refunds?"))
 
 
+@pytest.mark.parametrize(
+    ("words", "subject"),
+    [
+        ("No payment goes through. This goes to billing.", "No payment goes through."),
+        ("Wrong card numbers go to billing.", "Wrong card numbers."),
+        ("Sorry, no. Wrong card numbers go to billing.", "Wrong card numbers."),
+        ("That's wrong. Please remember that double charges go to billing.", "Double charges."),
+        ("From now on, note: double charges go to billing.", "Double charges."),
+    ],
+)
+def test_only_what_leads_in_is_dropped_from_the_case(words: str, subject: str) -> None:
+    found = read_statement(words, leaf_nodes(read_format(FORMAT).shape), {}, QUEUE)
+    assert found is not None
+    assert found.labels == {("queue",): '"billing"'}
+    assert found.subject == subject
+
+
 # Reading one leaf
 
 

@@ -43,9 +43,12 @@ _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", 
 _NUMBER = re.compile(
     rf"(?<![\w.])-?\d{{1,15}}(?:\.\d{{1,9}})?(?!\w|\.\d)|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE
 )
+# "No, ..." leads in; "No payment goes through" does not.
 _LEAD_IN = re.compile(
-    r"\s*(?:(?:that(?:['’]s| is| was) )?wrong(?: answer)?|incorrect|no|nope|actually|sorry|please|remember"
-    r"|note|learn|from now on|in (?:the )?future)\b(?:\s?,?\s?that\b(?!['’]))?[\s,.:;!–—-]*",
+    r"\s*(?:(?:(?:that(?:['’]s| is| was) )?(?:wrong(?: answer)?|incorrect)|no|nope|sorry)\s?(?:[,.:;!–—-]|$)"
+    r"|(?:remember|note|learn)(?:\s?[,:]|\sthat\b(?!['’]))"
+    r"|(?:actually|please|from now on|in (?:the )?future)\b)"
+    r"[\s,.:;!–—-]*",
     re.IGNORECASE,
 )
 MOST_LEAD_INS = 5
