@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from judgment_engine.errors import EngineError
-from judgment_engine.verdicts import Leaf, canonical_json
+from judgment_engine.verdicts import Leaf, canonical_json, on_grid
 
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
@@ -48,6 +48,8 @@ DENSE_MOST_EXAMPLES = 1000
 LANDMARKS = 768
 MOST_EXAMPLES = 20_000  # a larger group is fitted from this many, evenly spaced in canonical order
 ORDINAL_FEWEST_VALUES = 4
+GRID_MOST_STEPS = 10**9  # from zero: above it double precision cannot place a number between two steps
+WIDE_BOUNDS = 10  # times the taught range: wider bounds do not say where the middle of a scale is
 DECIMALS = 9
 
 CONSTANTS: dict[str, object] = {
@@ -58,6 +60,7 @@ CONSTANTS: dict[str, object] = {
     "prior": [list(PRIOR_WEIGHTS), PRIOR_CENTRE, PRIOR_PULL, PRIOR_TEMPERATURE],
     "score": [NEIGHBOURS, NEIGHBOUR_WEIGHT, FAMILIARITY_MARGIN_WEIGHT],
     "sizes": [DENSE_MOST_EXAMPLES, LANDMARKS, MOST_EXAMPLES, ORDINAL_FEWEST_VALUES],
+    "grid": [GRID_MOST_STEPS, WIDE_BOUNDS],
 }
 
 
@@ -550,12 +553,14 @@ class _Ordinal:
     def __init__(self, base: _Dense | _Landmarks, units: Indexes, taught: Sequence[str], leaf: Leaf) -> None:
         self.step = leaf.multiple_of or Decimal(1)
         steps = np.array([float(Decimal(label) / self.step) for label in taught], dtype=np.float64)
-        self.low, self.high = float(steps.min()), float(steps.max())
+        low, high = self.low, self.high = float(steps.min()), float(steps.max())
         if leaf.minimum is not None:
-            self.low = min(self.low, float(np.ceil(float(leaf.minimum / self.step))))
+            self.low = min(low, float(np.ceil(float(leaf.minimum / self.step))))
         if leaf.maximum is not None:
-            self.high = max(self.high, float(np.floor(float(leaf.maximum / self.step))))
-        self.centre = (self.low + self.high) / 2.0
+            self.high = max(high, float(np.floor(float(leaf.maximum / self.step))))
+        if self.high - self.low <= WIDE_BOUNDS * (high - low):
+            low, high = self.low, self.high
+        self.centre = (low + high) / 2.0
         self.prior_weight = 0.0
         self.k = len(set(taught))
         self.weights, residuals = base.smooth((steps - self.centre)[:, None])
@@ -622,7 +627,11 @@ _LeafFit = _Categorical | _Members | _Ordinal | _Nearest
 
 
 def _all_on_grid(taught: Sequence[str], step: Decimal) -> bool:
-    return all((Decimal(label) / step) % 1 == 0 for label in taught)
+    return all(on_grid(Decimal(label), step) for label in taught)
+
+
+def _all_near_zero(taught: Sequence[str], step: Decimal) -> bool:
+    return all(abs(Decimal(label)) <= step * GRID_MOST_STEPS for label in taught)
 
 
 def _fit_leaf(
@@ -643,7 +652,8 @@ def _fit_leaf(
             return _Nearest(base, units, taught)
         bounded = leaf.minimum is not None or leaf.maximum is not None
         if distinct >= ORDINAL_FEWEST_VALUES or (bounded and distinct > 1):
-            return _Ordinal(base, units, taught, leaf)
+            near = _all_near_zero(taught, step)
+            return _Ordinal(base, units, taught, leaf) if near else _Nearest(base, units, taught)
         return _Categorical(base, units, taught, criterion, None)
     if leaf.kind in ("enum", "boolean") or few:
         return _Categorical(base, units, taught, criterion, embed)
@@ -789,7 +799,9 @@ def fit_group(
         _fit_leaf(base, units, leaf, [example.labels[index] for example in kept], criterion, embed)
         for index, leaf in enumerate(leaves)
     )
-    near = np.round(_nearest_mean(base.apart()[units]), DECIMALS)
+    near = np.empty(0)
+    if isinstance(base, _Landmarks) or any(fit.k == 1 for fit in fits):
+        near = np.round(_nearest_mean(base.apart()[units]), DECIMALS)
     base.release()
     return FittedGroup(criterion, tuple(leaves), kept, base, units, fits, near)
 
