@@ -21,7 +21,7 @@ from judgment_engine.fitting import (
     fit_group,
     quantize,
 )
-from judgment_engine.verdicts import Leaf
+from judgment_engine.verdicts import Leaf, LeafKind
 
 WIDTH = 384
 
@@ -220,6 +220,35 @@ def test_a_grid_of_halves_gives_halves() -> None:
     predicted = {p.labels[0] for vector in vectors if (p := group.predict("x", vector))}
     assert predicted <= {"0.5", "1", "1.5", "2"}
     assert len(predicted) > 1
+
+
+@pytest.mark.parametrize("kind", ["integer", "number", "any"])
+@pytest.mark.parametrize("far", [10**9 + 1, 10**15, 10**29, 10**400, int(1e308)])
+@pytest.mark.parametrize("step", [None, Decimal("1e-300"), Decimal("0.1")])
+def test_numbers_of_any_size_are_fitted_and_far_ones_taken_from_the_nearest_example(
+    kind: LeafKind, far: int, step: Decimal | None
+) -> None:
+    kinds, vectors = clusters(40, 5)
+    for labels in (["1", str(far)], ["1", "2", "3", str(-far), str(far)]):
+        group = fitted(
+            Leaf(kind, minimum=Decimal(-far), multiple_of=step),
+            [labels[k % len(labels)] for k in kinds],
+            vectors,
+        )
+        prediction = group.predict("x", vectors[3])
+        assert prediction is not None
+        assert prediction.labels == (labels[kinds[3] % len(labels)],)
+        assert not group.evidence().scored
+
+
+@pytest.mark.parametrize("most", [2**53 - 1, 10**6])
+def test_a_bound_far_from_what_was_taught_does_not_pull_at_a_number(most: int) -> None:
+    kinds, vectors = clusters(200, 5)
+    labels = [str(1 + kind) for kind in kinds]
+    near = fitted(Leaf("integer", minimum=Decimal(1), maximum=Decimal(5)), labels, vectors)
+    far = fitted(Leaf("integer", minimum=Decimal(0), maximum=Decimal(most)), labels, vectors)
+    _, asked = clusters(50, 5, seed=1)
+    assert [far.predict("x", v) for v in asked] == [near.predict("x", v) for v in asked]
 
 
 def test_arrays_are_one_boolean_a_member_in_the_order_of_the_enum() -> None:
