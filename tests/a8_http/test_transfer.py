@@ -10,6 +10,7 @@ from a8_http import transfer
 from a8_http.organizations import create_organization, find_organization
 from a8_http.store import Store
 from a8_http.tickets import teachings
+from a8_http.versions import stamp
 
 
 @pytest.fixture
@@ -104,6 +105,54 @@ def test_an_export_goes_on_where_it_was_broken_off_at_the_same_time_of_the_histo
     assert exported == [one["input"] for one in teachings()[:10]]
     assert list(tmp_path.iterdir()) == [target]
     assert export(store, organization, target) == 12
+
+
+def break_off(store: Store, organization: str, target: Path, after: int) -> None:
+    def breaks(done: int) -> None:
+        if done == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        transfer.export_examples(store, find_organization(store, organization), target, breaks)
+
+
+def test_an_export_never_goes_on_with_another_organization_s_file(
+    store: Store, organization: str, tmp_path: Path
+) -> None:
+    other = create_organization(store, f"Transfer {secrets.token_hex(4)}")
+    teach(store, organization, teachings()[:3])
+    teach(store, other, teachings()[3:6])
+    target = tmp_path / "out.jsonl"
+    break_off(store, organization, target, 2)
+    assert export(store, other, target) == 3
+    exported = [json.loads(line)["input"] for line in target.read_text().splitlines()]
+    assert exported == [one["input"] for one in teachings()[3:6]]
+    assert export(store, organization, target) == 3
+    exported = [json.loads(line)["input"] for line in target.read_text().splitlines()]
+    assert exported == [one["input"] for one in teachings()[:3]]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "out[1].jsonl.partial",
+        "out[1].jsonl.notes.partial",
+        "out[1].jsonl.20260715t140322z.partial",
+        "out[1].jsonl.{organization}.99999999t999999z.partial",
+        "out[1].jsonl.{organization}.20990101t000000z.partial",
+        "out1.jsonl.{organization}.{now}.partial",
+    ],
+)
+def test_an_export_leaves_files_alone_that_are_not_its_own(
+    store: Store, organization: str, tmp_path: Path, foreign: str
+) -> None:
+    teach(store, organization, teachings()[:2])
+    now = stamp(find_organization(store, organization)["head_at"])
+    file = tmp_path / foreign.format(organization=organization, now=now)
+    file.write_bytes(b"line\n")
+    assert export(store, organization, tmp_path / "out[1].jsonl") == 2
+    assert len((tmp_path / "out[1].jsonl").read_text().splitlines()) == 2
+    assert file.read_bytes() == b"line\n"
 
 
 def test_text_of_any_script_is_written_as_itself(store: Store, organization: str, tmp_path: Path) -> None:

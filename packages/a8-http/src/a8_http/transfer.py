@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from judgment_engine.verdicts import canonical_json
 from sqlalchemy import RowMapping
 
 from a8_http import events
+from a8_http.errors import Refused
 from a8_http.store import Store
 from a8_http.vectors import Vectors
 from a8_http.versions import ENGINE, parse_model, stamp
@@ -95,14 +97,15 @@ def import_examples(
 def export_examples(store: Store, organization: RowMapping, target: Path, progress: Progress) -> int:
     """Write the examples held now to a file, oldest first; how many there are.
 
-    They go to TARGET.<time>.partial, renamed at the end. An export that finds such a file goes on with it, at
-    the same time of the organization's history.
+    They go to TARGET.<organization id>.<time>.partial, renamed at the end. An export that finds such a file
+    of the same organization goes on with it, at the same time of its history.
     """
-    unfinished = sorted(target.parent.glob(f"{target.name}.*.partial"))
-    horizon = organization["head_at"] if not unfinished else _horizon_in(unfinished[0].suffixes[-2])
+    horizon = _unfinished_horizon(organization, target)
+    if horizon is None:
+        horizon = organization["head_at"]
     while (seq := events.seal(store, organization["id"], horizon)) is None:
         time.sleep(0.05)
-    partial_file = target.with_name(f"{target.name}.{stamp(horizon)}.partial")
+    partial_file = target.with_name(f"{target.name}.{organization['id']}.{stamp(horizon)}.partial")
     done = _whole_lines(partial_file)
     count = 0
     with partial_file.open("ab") as file:
@@ -135,10 +138,21 @@ def held_examples(store: Store, organization_id: str, seq: int) -> Iterator[dict
         after = page[-1].seq
 
 
-def _horizon_in(suffix: str) -> int:
-    horizon = parse_model(f"{ENGINE}@{suffix.removeprefix('.')}").horizon
-    assert horizon is not None
-    return horizon
+def _unfinished_horizon(organization: RowMapping, target: Path) -> int | None:
+    """The time of the oldest export of this organization to this file that was broken off."""
+    ours = re.compile(re.escape(f"{target.name}.{organization['id']}.") + r"(\d{8}t\d{6}z)\.partial")
+    for file in sorted(target.parent.iterdir()):
+        found = ours.fullmatch(file.name)
+        if found is None or not file.is_file():
+            continue
+        try:
+            horizon = parse_model(f"{ENGINE}@{found[1]}").horizon
+        except Refused:  # digits that are no time
+            continue
+        # An export never names a time beyond the last event; a copy of another database may.
+        if horizon is not None and organization["created_at"] <= horizon <= organization["head_at"]:
+            return horizon
+    return None
 
 
 def _whole_lines(file: Path) -> int:
