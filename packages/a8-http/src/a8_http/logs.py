@@ -6,6 +6,7 @@ import traceback
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict
 
 
 def configure_logs(level: str) -> None:
@@ -15,6 +16,7 @@ def configure_logs(level: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            exception_as_names,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(minimum),
@@ -24,6 +26,15 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(NamesOnly())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+def exception_as_names(logger: Any, method: str, fields: EventDict) -> EventDict:
+    """For structlog: an event's exception becomes its class and its frames."""
+    given = fields.pop("exc_info", None)
+    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    if isinstance(error, BaseException):
+        fields.update(where(error))
+    return fields
 
 
 class NamesOnly(logging.Formatter):
