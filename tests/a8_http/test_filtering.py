@@ -8,8 +8,9 @@ import pytest
 from a8_http.errors import Refused
 from a8_http.filtering import HARMS, HarmFilter, filter_from
 from a8_http.settings import Settings
-from judgment_engine.answers import Judgment, NoulAnswer, Usage
+from judgment_engine.answers import ChoiceAnswer, Judgment, NoulAnswer, Usage
 from judgment_engine.providers.base import JevServiceError
+from pydantic import SecretStr
 
 
 class Provider:
@@ -61,6 +62,42 @@ def test_a_failing_provider_is_told_without_its_words() -> None:
     check(HarmFilter(Failing()), fail_open=True)
 
 
+class Answering:
+    """A provider that gives the same answers whatever it was asked, or raises."""
+
+    def __init__(self, answers: Any) -> None:
+        self.answers = answers
+
+    def system_one(self, state: Any, questions: Any, model: str) -> Any:
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return Judgment(model, Usage(), self.answers)
+
+
+HARMLESS = {name: NoulAnswer(0.0) for name in HARMS}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {},
+        {name: answer for name, answer in HARMLESS.items() if name != "minors"},
+        {**HARMLESS, "hate": ChoiceAnswer("no", 1.0, {"no": 1.0, "yes": 0.0})},
+        {f"other {name}": answer for name, answer in HARMLESS.items()},
+        RuntimeError("an error that no provider declares"),
+    ],
+)
+def test_a_harm_that_was_not_answered_is_a_failure_of_the_provider(answers: Any) -> None:
+    with pytest.raises(Refused, match="harm filter cannot be asked"):
+        check(HarmFilter(Answering(answers)))
+    check(HarmFilter(Answering(answers)), fail_open=True)
+
+
+def test_a_harm_that_was_found_counts_even_where_another_was_not_answered() -> None:
+    with pytest.raises(Refused, match="filtered for harmful content"):
+        check(HarmFilter(Answering({"violence": NoulAnswer(0.9)})), fail_open=True)
+
+
 @pytest.mark.parametrize(
     ("text", "filtered"),
     [
@@ -85,4 +122,4 @@ def test_a_hosted_provider_that_cannot_be_reached_fails_closed() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(Refused, match="harm filter cannot be asked"):
-            check(filter_from(Settings(filter_provider="hosted", filter_url=url)))
+            check(filter_from(Settings(filter_provider="hosted", filter_url=url, filter_key=SecretStr("k"))))

@@ -37,6 +37,11 @@ def test_the_default_is_loopback_and_a_file_in_the_users_data_directory(
         ("KEY_CACHE_SECONDS", "2"),
         ("MAX_REQUEST_BYTES", "0"),
         ("FILTER_PROVIDER", "other"),
+        ("FILTER_URL", "http://judge.example.com"),
+        ("FILTER_URL", "https://name:word@judge.example.com"),
+        ("FILTER_URL", "https://judge.example.com:port"),
+        ("FILTER_URL", "ftp://127.0.0.1"),
+        ("FILTER_URL", "judge.example.com"),
     ],
 )
 def test_a_value_of_the_wrong_form_is_refused_by_name(
@@ -45,3 +50,24 @@ def test_a_value_of_the_wrong_form_is_refused_by_name(
     monkeypatch.setenv(f"A8_{name}", value)
     with pytest.raises(ValidationError, match=name.lower()):
         Settings()
+
+
+@pytest.mark.parametrize(
+    "url", ["https://judge.example.com/base", "http://127.0.0.1:8000", "http://[::1]:8000"]
+)
+def test_the_harm_filter_s_service_is_reached_over_https_or_on_loopback(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("A8_FILTER_URL", url)
+    assert Settings().filter_url == url
+
+
+@pytest.mark.parametrize("key", [None, "", " "])
+def test_a_hosted_harm_filter_needs_its_key(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    monkeypatch.setenv("A8_FILTER_PROVIDER", "hosted")
+    if key is not None:
+        monkeypatch.setenv("A8_FILTER_KEY", key)
+    with pytest.raises(ValidationError, match=r"filter_key\n.*must be the service's key"):
+        Settings()
+    monkeypatch.setenv("A8_FILTER_KEY", "key")
+    assert Settings().filter_provider == "hosted"

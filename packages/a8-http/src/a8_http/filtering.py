@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
+import structlog
 from judgment_engine.answers import Judgment, NoulAnswer
 from judgment_engine.criteria import Noul
-from judgment_engine.providers.base import AsyncSystemOnePort, ProviderError, SystemOnePort
+from judgment_engine.providers.base import AsyncSystemOnePort, SystemOnePort
 from judgment_engine.providers.embedded import EmbeddedProvider
 from judgment_engine.providers.hosted import DEFAULT_BASE_URL, HostedProvider, Service
 
 from a8_http.errors import Refused
+from a8_http.logs import where
 from a8_http.settings import Settings
 
 HARMS: Mapping[str, Noul] = {
@@ -27,6 +29,8 @@ HARMS: Mapping[str, Noul] = {
 }
 FILTERED = "This request was filtered for harmful content."
 DEFAULT_MODEL = "jev-latest"
+
+log = structlog.get_logger("a8_http.filtering")
 
 
 class HarmFilter:
@@ -43,20 +47,22 @@ class HarmFilter:
     async def check(self, text: str, threshold: float, *, fail_open: bool) -> None:
         """Raises Refused where a harm is at least as likely as the threshold.
 
-        A provider that fails lets the request pass with `fail_open`, else the request is refused (503).
+        A provider that fails or leaves a harm unanswered lets the request pass with `fail_open`, else the
+        request is refused (503).
         """
         try:
-            judgment = await self._ask(text)
-        except ProviderError:
-            if fail_open:
-                return
+            answers = (await self._ask(text)).answers
+            likely = [answer.noul for name in HARMS if isinstance(answer := answers.get(name), NoulAnswer)]
+        except Exception as error:  # whatever a provider raises, nothing was read
+            log.warning("harm filter failed", **where(error))
+            likely = []
+        if any(noul >= threshold for noul in likely):
+            raise Refused("filtered", FILTERED)
+        if len(likely) < len(HARMS) and not fail_open:
             raise Refused(
                 "not_ready",
                 "The harm filter cannot be asked now, and nothing was recorded: try again later.",
-            ) from None
-        for answer in judgment.answers.values():
-            if isinstance(answer, NoulAnswer) and answer.noul >= threshold:
-                raise Refused("filtered", FILTERED)
+            )
 
     async def _ask(self, text: str) -> Judgment:
         ask: Any = self._provider.system_one

@@ -4,10 +4,14 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from limits import RateLimitItem, parse_many
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+# Hosts that plain http may name.
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def data_directory() -> Path:
@@ -59,7 +63,7 @@ class Settings(BaseSettings):
     # The judgment provider of the harm filter, asked only for organizations with reasoning on.
     filter_provider: Literal["embedded", "hosted"] = "embedded"
     filter_url: str | None = None
-    filter_key: SecretStr | None = None
+    filter_key: SecretStr | None = Field(default=None, validate_default=True)
     filter_model: str | None = None
 
     graceful_seconds: int = Field(default=5, ge=0, le=300)
@@ -81,6 +85,23 @@ class Settings(BaseSettings):
             raise ValueError('must be a rate such as "1200/minute", or several separated by ";"') from error
         return value
 
+    @field_validator("filter_url")
+    @classmethod
+    def _is_encrypted_or_loopback(cls, value: str | None) -> str | None:
+        if value is not None and not _is_base_url(value):
+            raise ValueError(
+                "must be an https URL, or an http URL of localhost, 127.0.0.1 or [::1], without user, query "
+                "or fragment: requests and the key are sent there"
+            )
+        return value
+
+    @field_validator("filter_key")
+    @classmethod
+    def _is_there_for_a_service(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if info.data.get("filter_provider") == "hosted" and not (value and value.get_secret_value().strip()):
+            raise ValueError("must be the service's key when A8_FILTER_PROVIDER is hosted")
+        return value
+
     @cached_property
     def key_rates(self) -> list[RateLimitItem]:
         return parse_many(self.rate_limit_key)
@@ -88,3 +109,16 @@ class Settings(BaseSettings):
     @cached_property
     def organization_rates(self) -> list[RateLimitItem]:
         return parse_many(self.rate_limit_organization)
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    if not usable or parts.username is not None or parts.query or parts.fragment:
+        return False
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_NAMES)
