@@ -7,8 +7,11 @@ import string
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import RowMapping, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
+from a8_http.logs import where
 from a8_http.store import Store, api_keys, organizations
 
 PERMISSIONS = ("models:infer", "models:explain", "models:train")
@@ -18,6 +21,8 @@ ALPHABET = string.ascii_letters + string.digits
 PREFIX_LENGTH, SECRET_LENGTH = 12, 40
 # `last_used_at` is written at most this often for one key, in seconds, so that a read stays a read.
 USE_RESOLUTION = 60
+
+log = structlog.get_logger("a8_http.principals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +141,13 @@ def authenticate(store: Store, token: str) -> Principal | None:
     if found["expires_at"] is not None and found["expires_at"] <= now:
         return None
     if found["last_used_at"] is None or found["last_used_at"] <= now - USE_RESOLUTION:
-        with store.writing() as connection:
-            connection.execute(update(api_keys).where(api_keys.c.id == found["id"]).values(last_used_at=now))
+        used = update(api_keys).where(api_keys.c.id == found["id"]).values(last_used_at=now)
+        try:
+            with store.writing() as connection:
+                connection.execute(used)
+        except SQLAlchemyError as error:
+            # A disk that is full or locked must not keep anybody from reading.
+            log.warning("use of a key not noted", key=found["id"], **where(error))
     return Principal(found["organization_id"], found["id"], frozenset(found["permissions"].split()))
 
 
