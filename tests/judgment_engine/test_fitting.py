@@ -1,10 +1,12 @@
 """The predictor's leave-group-out answers are those of a refit, and every kind of leaf has its verdict."""
 
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -325,6 +327,23 @@ def test_subjects_of_any_kind_are_fitted_and_judged(subject: str) -> None:
         prediction = group.predict(asked, vectors[0])
         assert prediction is not None
         assert np.isfinite([prediction.score, prediction.familiarity]).all()
+
+
+def test_no_long_text_and_no_judged_text_outlives_its_fit() -> None:
+    class Text(str):
+        """A text that can be watched."""
+
+    _, vectors = clusters(2, 2)
+    group = fit_group("?", [Leaf("enum")], taught(['"a"', '"b"'], vectors, ["one", "other"]), embed)
+    texts = [Text("a judged text"), Text("a longer judged text " * 200)]
+    watched = [weakref.ref(text) for text in texts]
+    group.predict_all(texts, vectors)
+    texts = [Text("a long taught text " * 200), Text("o" * 3000)]
+    watched += [weakref.ref(text) for text in texts]
+    group = fit_group("?", [Leaf("enum")], taught(['"a"', '"b"'], vectors, texts), embed)
+    del texts, group
+    gc.collect()
+    assert [ref() for ref in watched] == [None] * 4
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

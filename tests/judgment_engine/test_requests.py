@@ -1,6 +1,8 @@
 """A request is read into a criterion, a subject and a format, and keeps one key however it is written."""
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -84,6 +86,12 @@ def test_without_a_system_text_the_first_message_holds_the_criterion_and_the_lat
 def test_a_latest_message_that_is_short_or_points_back_is_read_after_the_one_before(latest: str) -> None:
     request = parse_request(talk(TICKET, "billing", latest, system=QUESTION))
     assert request.subject == f"{TICKET}\n{latest}"
+
+
+def test_blank_messages_between_those_read_together_leave_no_line() -> None:
+    turns = [talk(turn)[0] for turn in ("", "a crate", " ", "it leaks", "it stinks")]
+    blank = parse_request([*talk(system=QUESTION), *turns])
+    assert blank.subject == "a crate\nit leaks\nit stinks"
 
 
 def test_the_subject_of_a_first_message_is_its_rest_when_a_later_one_is_read_after_it() -> None:
@@ -318,6 +326,8 @@ def test_an_answer_sent_as_json_text_is_decoded_only_where_the_format_wants_no_s
         ([{"role": "system", "content": "x"}], "input needs at least one user message"),
         ([{"role": "assistant", "content": "x"}], "input needs at least one user message"),
         ("a \ud800 b", "input must be Unicode text"),
+        ([{"role": "user", "content": "\udfff"}], "input[0].content must be Unicode text"),
+        ([{"role": "user", "content": "x"}] * 1_001, "input has 1001 messages: at most 1000 pass"),
     ],
 )
 def test_bad_input_is_refused_by_name_rule_and_passing_value(input: Any, names: str) -> None:
@@ -405,6 +415,20 @@ def test_200_000_odd_characters_are_read_without_a_search_that_explodes(text: st
 
 
 # Comparing criteria
+
+
+@pytest.mark.parametrize("read", [normal_form, signature])
+@pytest.mark.parametrize(("length", "most"), [(3_000, 32), (70_000, 0)])
+def test_few_long_criteria_are_remembered_and_none_of_the_longest(read: Any, length: int, most: int) -> None:
+    class Text(str):
+        """A text that can be watched."""
+
+    texts = [Text(f"criterion {i}" + " x" * (length // 2)) for i in range(80)]
+    watched = [weakref.ref(text) for text in texts]
+    assert [read(text) for text in texts] == [read(str(text)) for text in texts]
+    del texts
+    gc.collect()
+    assert sum(ref() is not None for ref in watched) <= most
 
 
 def test_the_normal_form_ignores_case_spacing_width_and_end_marks() -> None:

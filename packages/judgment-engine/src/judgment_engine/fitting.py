@@ -35,6 +35,7 @@ RBF_WIDTH = 0.8
 LEXICAL_SHARE = 0.15
 LEXICAL_MOST_EXAMPLES = 400  # above it the term matrix costs more than the fit itself
 LEXICAL_MOST_CHARACTERS = 8000
+REMEMBERED_TEXT, REMEMBERED_WORD = 2000, 32  # characters of a taught text or a word that is read but once
 RIDGE = 0.05
 GROUP_COSINE = 0.90  # near-duplicates at or above it are left out together
 PRIOR_WEIGHTS = (0.0, 0.3, 0.6, 0.9, 1.2)
@@ -146,7 +147,6 @@ def _near_duplicates(vectors: Vectors) -> Indexes:
 # --- the lexical part of the kernel ----------------------------------------------------------------------
 
 
-@lru_cache(maxsize=16384)
 def _pieces(word: str) -> tuple[str, ...]:
     """Character 2-4-grams of one space-padded word; the mark keeps them apart from words."""
     padded = f" {word} "
@@ -155,14 +155,20 @@ def _pieces(word: str) -> tuple[str, ...]:
     )
 
 
-@lru_cache(maxsize=16384)
+_remembered_pieces = lru_cache(maxsize=16384)(_pieces)
+
+
 def _terms(text: str) -> tuple[tuple[str, ...], Floats]:
     """Word 1-2-grams and character 2-4-grams of a text, each with 1 + ln(count)."""
     words = re.findall(r"\w+", text[:LEXICAL_MOST_CHARACTERS].lower())
     counts = Counter(words)
     counts.update(f"{one} {two}" for one, two in itertools.pairwise(words))
-    counts.update(itertools.chain.from_iterable(map(_pieces, words)))
+    for word in words:
+        counts.update(_remembered_pieces(word) if len(word) <= REMEMBERED_WORD else _pieces(word))
     return tuple(counts), 1.0 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))
+
+
+_remembered_terms = lru_cache(maxsize=2048)(_terms)  # of taught texts, which every refit reads again
 
 
 class Lexicon:
@@ -170,7 +176,10 @@ class Lexicon:
 
     def __init__(self, subjects: Sequence[str]) -> None:
         self.n = len(subjects)
-        taught = [_terms(subject) for subject in subjects]
+        taught = [
+            _remembered_terms(subject) if len(subject) <= REMEMBERED_TEXT else _terms(subject)
+            for subject in subjects
+        ]
         self.index: dict[str, int] = {}
         columns = np.array(
             [self.index.setdefault(term, len(self.index)) for row, _ in taught for term in row], dtype=np.intp

@@ -628,9 +628,10 @@ class Model:
         order = np.lexsort((np.arange(len(cosines)), -cosines))
         taught = list(self._criteria.items())
         near: list[int] = order[: int((cosines >= CRITERION_COSINE).sum())].tolist()
+        asked = signature(criterion) if near else None
         for place in near:
             other, text = taught[place]
-            if other != normal and signature(text) == signature(criterion):
+            if other != normal and signature(text) == asked:
                 yield other
 
     def _group_of(self, request: Request) -> Group | None:

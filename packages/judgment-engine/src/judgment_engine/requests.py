@@ -4,16 +4,18 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import cast
+from functools import cached_property, lru_cache, wraps
+from typing import TypeVar, cast
 
 from judgment_engine.errors import EngineError
 from judgment_engine.recall import STOP_WORDS, WORD, is_recall_text, topic_of, without_precedents_clause
 from judgment_engine.verdicts import Format, Node, canonical_json, check_answer, read_format
 
 ROLES = ("system", "developer", "user", "assistant")
+MOST_MESSAGES = 1_000
+SHORT_TEXT, LONG_TEXT = 2_000, 64_000  # characters of a criterion: many, a few and none longer are remembered
 FEW_CONTENT_WORDS = 4  # a latest message with fewer is read after the previous one
 
 
@@ -192,6 +194,8 @@ def _messages(input: object) -> tuple[tuple[Message, ...], bool]:
     items = cast("Sequence[object]", input)
     if not items:
         raise EngineError("input", "is empty", "a string or a list of messages with words passes")
+    if len(items) > MOST_MESSAGES:
+        raise EngineError("input", f"has {len(items)} messages", f"at most {MOST_MESSAGES} pass")
     return tuple(_message(item, f"input[{index}]") for index, item in enumerate(items)), False
 
 
@@ -276,13 +280,15 @@ def _criterion_and_subject(messages: tuple[Message, ...], users: list[int]) -> t
 
 def _read_together(texts: list[str]) -> str:
     """The latest text, after the one before it where it is too short or points back at it."""
-    subject = texts[0].strip()
-    for text in texts[1:]:
+    together: list[str] = []
+    for place, text in enumerate(texts):
         words = [word.casefold().replace("’", "'") for word in WORD.findall(text)]
         points_back = bool(words) and (words[0] in _BACK_PRONOUNS or words[0] == "and")
         few = sum(word not in STOP_WORDS for word in words) < FEW_CONTENT_WORDS
-        subject = f"{subject}\n{text.strip()}".strip() if few or points_back else text.strip()
-    return subject
+        if place and not (few or points_back):
+            together.clear()
+        together.append(text.strip())
+    return "\n".join(filter(None, together))
 
 
 def _question_and_rest(text: str) -> tuple[str | None, str]:
@@ -347,14 +353,30 @@ def _request(
 # Comparing criteria
 
 
-@lru_cache(maxsize=4096)
+Said = TypeVar("Said")
+
+
+def _remembered(read: Callable[[str], Said]) -> Callable[[str], Said]:
+    """Remember what is read of short texts and of a few long ones, never of the longest."""
+    short, long = lru_cache(2048)(read), lru_cache(32)(read)
+
+    @wraps(read)
+    def remembering(text: str) -> Said:
+        if len(text) > LONG_TEXT:
+            return read(text)
+        return short(text) if len(text) <= SHORT_TEXT else long(text)
+
+    return remembering
+
+
+@_remembered
 def normal_form(criterion: str) -> str:
     """NFKC, folded case, single spaces, without spaces . ? ! : at the ends."""
     folded = unicodedata.normalize("NFKC", criterion).casefold()
     return " ".join(folded.split()).strip(" .?!:")
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def signature(criterion: str) -> tuple[int, int, tuple[str, ...]]:
     """What embeddings do not see: the parity of negations, the direction of a comparison, the numbers."""
     numbers = sorted({number.replace(",", "") for number in _NUMBER.findall(criterion)})
