@@ -189,6 +189,71 @@ def test_a_failure_is_logged_without_what_was_taught(
     assert "Ticket number" not in logged
 
 
+def test_the_newest_version_is_the_newest_that_memory_still_holds(
+    organization: str, replica: Callable[..., Versions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a8_http.versions._bytes_of", lambda version: 1)
+    monkeypatch.setattr("a8_http.versions.KEPT_BYTES", 2)
+    process, model = replica(), fit([])
+
+    def keep(organization_id: str, seq: int) -> None:
+        process._keep(Version(organization_id, seq, 0, model))
+
+    def newest(organization_id: str) -> int | None:
+        version = process.newest_kept(organization_id)
+        return version and version.seq
+
+    keep(organization, 1)
+    keep(organization, 2)
+    assert process.kept(organization, 1) is not None  # a pin was used last: the newest is dropped first
+    keep("other", 1)
+    assert newest(organization) == 1
+    keep("other", 2)
+    assert (newest(organization), newest("other")) == (1, 2)  # what was asked for was used
+    keep("other", 3)
+    assert (newest(organization), newest("other")) == (None, 3)
+    keep(organization, 3)
+    assert newest(organization) == 3
+
+
+def test_fits_go_on_after_a_renewal_that_fails(
+    store: Store, organization: str, replica: Callable[..., Versions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = threading.Event()
+
+    def failing(claims: list[tuple[str, int]]) -> None:
+        renewed.set()
+        raise RuntimeError("no memory")
+
+    def slow(organization_id: str, state: events.Replay) -> Model:
+        assert renewed.wait(10)
+        return fitted(organization_id, state)
+
+    process = replica(slow)
+    monkeypatch.setattr(process, "_renew", failing)
+    for one in (organization, create_organization(store, f"Versions {secrets.token_hex(4)}")):
+        teach(store, one, 1)
+        here = row(store, one)
+        assert ready(process.at(here, here.head_at)).seq == 1
+
+
+def test_a_fit_waits_while_no_thread_can_be_started(
+    store: Store, organization: str, replica: Callable[..., Versions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = replica()
+    submit, failures = process._threads.submit, iter([RuntimeError("can't start new thread")])
+
+    def failing(*work: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return submit(*work)
+
+    monkeypatch.setattr(process._threads, "submit", failing)
+    teach(store, organization, 1)
+    here = row(store, organization)
+    assert ready(process.at(here, here.head_at)).seq == 1
+
+
 def test_seconds_between_two_events_share_one_version(
     store: Store, organization: str, replica: Callable[..., Versions]
 ) -> None:

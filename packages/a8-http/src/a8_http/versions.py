@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 from judgment_engine.model import Model
 from sqlalchemy import ColumnElement, delete, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from a8_http.errors import Refused
 from a8_http.events import Replay, iso_time, replay, seal, seq_at
@@ -165,7 +164,10 @@ class Versions:
         """The newest version of the organization that this process holds."""
         with self._lock:
             seq = self._newest.get(organization_id)
-            return None if seq is None else self._kept[organization_id, seq]
+            if seq is None:
+                return None
+            self._kept.move_to_end((organization_id, seq))
+            return self._kept[organization_id, seq]
 
     def at(self, organization: OrganizationRow, horizon: int) -> "Version | Future[Version]":
         """The version at a horizon, or the promise of it. Raises Refused (404) outside the horizons."""
@@ -267,12 +269,17 @@ class Versions:
                     ready.append(heapq.heappop(self._due)[2])
                 claims = list(self._claims)
             for job in ready:
-                self._threads.submit(self._run, job)
+                try:
+                    self._threads.submit(self._run, job)
+                except RuntimeError as error:  # no thread can be started now
+                    log.error("fit not started", organization=job.organization_id, **where(error))
+                    with self._wake:
+                        self._push(job, RETRY_SECONDS)
             if claims and now - renewed >= RENEW_SECONDS:
                 renewed = now
                 try:
                     self._renew(claims)
-                except SQLAlchemyError as error:
+                except Exception as error:  # this thread is the only one that starts fits
                     log.error("claims not renewed", **where(error))
 
     def _run(self, job: _Job) -> None:
@@ -289,8 +296,11 @@ class Versions:
             self._finish(job, version, None)
 
     def _finish(self, job: _Job, version: Version | None, error: Exception | None) -> None:
+        key = (job.organization_id, None if job.newest else job.horizon)
         with self._wake:
-            del self._waiting[job.organization_id, None if job.newest else job.horizon]
+            if self._waiting.get(key) is not job:  # finished before: it was started twice
+                return
+            del self._waiting[key]
             self._metrics.fit_queue.set(len(self._waiting))
         if version is not None:
             job.future.set_result(version)
@@ -455,7 +465,11 @@ class Versions:
                 (organization_id, seq), dropped = self._kept.popitem(last=False)
                 self._kept_bytes -= _bytes_of(dropped)
                 if self._newest[organization_id] == seq:
-                    del self._newest[organization_id]
+                    older = [kept for one, kept in self._kept if one == organization_id]
+                    if older:
+                        self._newest[organization_id] = max(older)
+                    else:
+                        del self._newest[organization_id]
 
 
 def _bytes_of(version: Version) -> int:
