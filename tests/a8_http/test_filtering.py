@@ -33,7 +33,7 @@ class Failing:
 def check(filter: HarmFilter, text: str = "text", threshold: float = 0.5, fail_open: bool = False) -> None:
     async def run() -> None:
         try:
-            await filter.check(text, threshold, fail_open=fail_open)
+            await filter.check([text], threshold, fail_open=fail_open)
         finally:
             await filter.close()
 
@@ -52,6 +52,19 @@ def test_below_the_threshold_a_text_passes() -> None:
     provider = Provider(**dict.fromkeys(HARMS, 0.49))
     check(HarmFilter(provider, "judge-7"), "It arrived crushed.")
     assert provider.asked == [("It arrived crushed.", HARMS, "judge-7")]
+
+
+def test_one_text_of_several_is_enough() -> None:
+    class Second(Provider):
+        async def system_one(self, state: Any, questions: Any, model: str) -> Judgment:
+            self.likely = {"hate": 0.9} if state == "second" else {}
+            return await super().system_one(state, questions, model)
+
+    async def run() -> None:
+        await HarmFilter(Second()).check(["first", "second"], 0.5, fail_open=False)
+
+    with pytest.raises(Refused, match="filtered for harmful content"):
+        anyio.run(run)
 
 
 def test_a_failing_provider_is_told_without_its_words() -> None:

@@ -385,6 +385,19 @@ def test_an_answer_is_filtered_like_an_input(
     assert call("examples", key(organization))["examples"] == []
 
 
+def test_a_format_is_filtered_like_an_input(
+    store: Store, call: Call, organization: str, provider: ScriptedProvider
+) -> None:
+    set_organization(store, organization, reasoning=True)
+    asked = {"input": "What is in it? White powder.", "format": {"enum": ["sugar", "poison"]}}
+    for operation, more in (("judge", {}), ("teach", {"answer": "sugar"}), ("teach", {})):
+        with pytest.raises(Refused, match="filtered for harmful content"):
+            call(operation, key(organization), **asked, **more)
+    assert call("examples", key(organization))["examples"] == []
+    # The words are read alone too, where no schema dims them.
+    assert {state.count("\n") for state in provider.asked} == {0, 1, 2}
+
+
 def test_the_threshold_decides(
     store: Store, call: Call, organization: str, provider: ScriptedProvider
 ) -> None:

@@ -3,8 +3,9 @@
 It decides only whether the request is filtered, never a verdict.
 """
 
+import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -44,25 +45,29 @@ class HarmFilter:
         self._provider = provider
         self._model = model
 
-    async def check(self, text: str, threshold: float, *, fail_open: bool) -> None:
-        """Raises Refused where a harm is at least as likely as the threshold.
+    async def check(self, texts: Sequence[str], threshold: float, *, fail_open: bool) -> None:
+        """Raises Refused where a harm is at least as likely as the threshold in any of the texts.
 
         A provider that fails or leaves a harm unanswered lets the request pass with `fail_open`, else the
         request is refused (503).
         """
-        try:
-            answers = (await self._ask(text)).answers
-            likely = [answer.noul for name in HARMS if isinstance(answer := answers.get(name), NoulAnswer)]
-        except Exception as error:  # whatever a provider raises, nothing was read
-            log.warning("harm filter failed", **where(error))
-            likely = []
+        likely = [noul for read in await asyncio.gather(*map(self._read, texts)) for noul in read]
         if any(noul >= threshold for noul in likely):
             raise Refused("filtered", FILTERED)
-        if len(likely) < len(HARMS) and not fail_open:
+        if len(likely) < len(HARMS) * len(texts) and not fail_open:
             raise Refused(
                 "not_ready",
                 "The harm filter cannot be asked now, and nothing was recorded: try again later.",
             )
+
+    async def _read(self, text: str) -> list[float]:
+        """How likely each harm is; fewer than there are where the provider fails."""
+        try:
+            answers = (await self._ask(text)).answers
+            return [answer.noul for name in HARMS if isinstance(answer := answers.get(name), NoulAnswer)]
+        except Exception as error:  # whatever a provider raises, nothing was read
+            log.warning("harm filter failed", **where(error))
+            return []
 
     async def _ask(self, text: str) -> Judgment:
         ask: Any = self._provider.system_one

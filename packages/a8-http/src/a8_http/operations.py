@@ -280,11 +280,17 @@ class Operations:
     ) -> None:
         if not organization.reasoning:
             return
-        texts = [message.content for message in request.messages]
-        if answer is not None:
-            texts.append(canonical_json(answer))
+        words = "\n".join(message.content for message in request.messages)
+        texts = [words]
+        # What is recorded beside the words is read with them, and the words alone as well: the embedded
+        # provider sees a harm less clearly among the words of a schema.
+        beside = ([] if request.format is None else [request.format.schema]) + (
+            [] if answer is None else [answer]
+        )
+        if beside:
+            texts.append("\n".join([words, *map(canonical_json, beside)]))
         await self._filter.check(
-            "\n".join(texts),
+            texts,
             organization.filter_threshold,
             fail_open=open_allowed and organization.fail_open,
         )
