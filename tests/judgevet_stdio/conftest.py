@@ -20,10 +20,15 @@ class Session:
 
     envelope = ENVELOPE
 
-    def __init__(self, server: StdioServer, era: str, record: Path) -> None:
+    def __init__(self, server: StdioServer, era: str, record: Path, script: Path = Path(os.devnull)) -> None:
         self.server = server
         self.era = era
         self._record = record
+        self._script = script
+
+    def behave(self, **behaviour: Any) -> None:
+        """Changes what the provider does from its next call on."""
+        self._script.write_text(json.dumps(behaviour), encoding="utf-8")
 
     def open(self) -> dict[str, Any]:
         if self.era == "modern":
@@ -97,7 +102,7 @@ def start(tmp_path: Path) -> Iterator[StartSession]:
         )
         server = StdioServer([sys.executable, str(LAUNCHER)], scripted)
         servers.append(server)
-        session = Session(server, era, record)
+        session = Session(server, era, record, script)
         if opened:
             session.open()
         return session

@@ -9,6 +9,7 @@ SCRIPTED_RECORD names a file that gets one JSON line for each thing that happens
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,15 @@ from judgment_engine.criteria import as_question, question_to_json
 from judgment_engine.providers import base
 
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("SCRIPTED_OPTIONS", "{}"))
+
+
+# What no provider should raise, and what must not end the session all the same.
+ODD: dict[str, BaseException] = {
+    "StopIteration": StopIteration(),
+    "asyncio.CancelledError": asyncio.CancelledError(),
+    "concurrent.futures.CancelledError": concurrent.futures.CancelledError(),
+    "SystemExit": SystemExit(7),
+}
 
 
 def behaviour() -> dict[str, Any]:
@@ -61,6 +72,8 @@ def judge(script: Mapping[str, Any], questions: base.Questions) -> Any:
             raise getattr(base, script["error"])(script["message"])
         case "crash":
             raise RuntimeError(script["message"])
+        case "odd":
+            raise ODD[script["error"]]
         case "garbage":
             return {"answers": {}}
         case "answers":
@@ -148,6 +161,12 @@ def broken_factory() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
+    if "drain_seconds" in OPTIONS:
+        # The drain's length is no argument of `main`; a test cannot wait for the real one.
+        from judgevet_stdio import mcp_entrypoint
+
+        served = partial(mcp_entrypoint.run_to_exit_code, Port(), None, "m", "")
+        sys.exit(served(drain_seconds=OPTIONS["drain_seconds"]))
     texts = {
         name: OPTIONS[name] for name in ("model", "instructions", "instructions_addendum") if name in OPTIONS
     }

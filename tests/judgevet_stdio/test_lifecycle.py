@@ -65,6 +65,15 @@ def test_requests_from_a_file_are_all_answered(tmp_path: Path) -> None:
     assert run.stderr.count(b"a line on stdin was dropped") == 3
 
 
+def test_a_backlog_longer_than_the_drain_is_answered_as_long_as_answers_come(start: StartSession) -> None:
+    session = start(delay=0.3, options={"drain_seconds": 1.0})
+    calls = [session.send("ask_noul", state=str(i), instruction="q?") for i in range(8)]
+    session.server.close_stdin()
+    for call in calls:
+        assert "result" in session.answer(call)
+    assert session.server.exit_code(30) == 0
+
+
 @pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_an_idle_session_at_once_while_stdin_stays_open(
     start: StartSession, signal: str, code: int

@@ -185,6 +185,33 @@ def test_a_broken_provider_is_a_clean_internal_error_and_the_next_call_works(
     assert "judged text" not in errors
 
 
+@pytest.mark.parametrize("kind", ["port", "async"])
+def test_no_kind_of_exception_ends_the_session_or_hangs_it(start: StartSession, kind: str) -> None:
+    session = start(kind)
+    for error in (
+        "concurrent.futures.CancelledError",
+        "asyncio.CancelledError",
+        "StopIteration",
+        "SystemExit",
+    ):
+        session.behave(kind="odd", error=error)
+        calls = [session.send("ask_noul", state=str(i), instruction="q?") for i in range(3)]
+        for call in calls:
+            assert session.answer(call)["error"] == {"code": -32603, "message": "Internal error"}
+    session.behave(kind="ok")
+    assert session.call("ask_noul", state="x", instruction="q?")["structuredContent"]["noul"] == 0.75
+
+
+def test_text_that_has_no_form_on_the_wire_costs_one_answer_and_not_the_session(start: StartSession) -> None:
+    session = start()
+    session.behave(kind="raise", error="ProviderUnavailableError", message="gone \udcff")
+    assert session.call("ask_noul", state="x", instruction="q?")["content"][0]["text"] == "gone ?"
+    session.behave(kind="ok", model="model \ud800")
+    assert "error" in session.answer(session.send("ask_noul", state="x", instruction="q?"))
+    session.behave(kind="ok")
+    assert session.call("ask_noul", state="x", instruction="q?")["structuredContent"]["noul"] == 0.75
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_hostile_lines_are_answered_or_dropped_and_the_next_call_works(start: StartSession, era: str) -> None:
     session = start(era=era)

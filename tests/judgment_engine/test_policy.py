@@ -177,6 +177,11 @@ def test_a_key_given_twice_is_refused_where_text_is_read() -> None:
         parse_policy_text('{"rules": [], "rules": []}', QUESTIONS)
 
 
+def test_an_integer_of_more_digits_than_python_reads_is_refused() -> None:
+    with pytest.raises(PolicyError, match="invalid JSON"):
+        parse_policy_text('{"rules": ' + "1" * 5000 + "}", QUESTIONS)
+
+
 ANSWERS: dict[str, Answer] = {
     "n": NoulAnswer(0.75),
     "c": ChoiceAnswer("a", 0.4, {"a": 0.7, "b": 0.3}),

@@ -71,6 +71,7 @@ async def call_tool(
     except (RefusedCall, QuestionError, PolicyError, PolicyAnswerError, ProviderError) as error:
         return tool_error(str(error) or type(error).__name__)
     text = json.dumps(result, allow_nan=False)
+    json.dumps(result, ensure_ascii=False).encode()  # a lone surrogate has no form on the wire
     return CallToolResult(
         content=[TextContent(type="text", text=text)], structured_content=result, is_error=False
     )
@@ -78,7 +79,8 @@ async def call_tool(
 
 def tool_error(text: str) -> CallToolResult:
     """A result that failed, with its text and no structured content."""
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+    sendable = text.encode("utf-8", "replace").decode()  # a lone surrogate has no form on the wire
+    return CallToolResult(content=[TextContent(type="text", text=sendable)], is_error=True)
 
 
 # --- the ask tools -----------------------------------------------------------------------------------

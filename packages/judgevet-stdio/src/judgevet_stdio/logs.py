@@ -46,5 +46,6 @@ def configure_logging(log_format: LogFormat = "auto", level: str = "info") -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("httpx", "httpcore"):  # they log addresses and headers
+    # At a lower level these log addresses and headers, or the lines they could not read.
+    for chatty in ("httpx", "httpcore", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
@@ -34,7 +35,7 @@ from mcp_types import (
 
 from judgevet_stdio.calls import UnknownTool, call_tool
 from judgevet_stdio.tools import TOOLS, server_instructions
-from judgevet_stdio.worker import Worker, temporary_worker
+from judgevet_stdio.worker import Worker, ordinary, temporary_worker
 
 SERVER_NAME = "judgevet-mcp"
 SERVER_VERSION = version("judgevet-stdio")
@@ -88,7 +89,8 @@ class PortCalls:
         """The provider's judgment of the state. Raises TypeError when it returns anything else."""
         port, model = self._port, self._model
         if self._asynchronous:
-            result = await port.system_one(state=state, questions=questions, model=model)  # pyright: ignore[reportGeneralTypeIssues] - asynchronous, as found above
+            with _only_ordinary_errors():
+                result = await port.system_one(state=state, questions=questions, model=model)  # pyright: ignore[reportGeneralTypeIssues] - asynchronous, as found above
         else:
             result = await self._on_worker(
                 lambda: port.system_one(state=state, questions=questions, model=model)
@@ -99,9 +101,10 @@ class PortCalls:
         """Like `judge`, with an image-evidence manifest as the caller sent it."""
         port, model = self._port, self._model
         if self._asynchronous:
-            result = await judge_with_evidence_async(
-                cast(AsyncSystemOnePort, port), state, questions, model, evidence
-            )
+            with _only_ordinary_errors():
+                result = await judge_with_evidence_async(
+                    cast(AsyncSystemOnePort, port), state, questions, model, evidence
+                )
         else:
             result = await self._on_worker(
                 lambda: judge_with_evidence(cast(SystemOnePort, port), state, questions, model, evidence)
@@ -113,6 +116,20 @@ class PortCalls:
             return await self._worker.run(call)
         async with temporary_worker() as worker:
             return await worker.run(call)
+
+
+@contextmanager
+def _only_ordinary_errors() -> Iterator[None]:
+    """Passes on exceptions and the cancellation of this call; anything else becomes a RuntimeError."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise ordinary(error) from error
 
 
 def _require_judgment(result: object) -> Judgment:

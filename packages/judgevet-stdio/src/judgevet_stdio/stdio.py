@@ -57,6 +57,7 @@ class _Session:
     def __init__(self, drain_seconds: float) -> None:
         self._drain_seconds = drain_seconds
         self._unanswered: Counter[Any] = Counter()
+        self.signalled = False
         self._changed = anyio.Event()
 
     def admitted(self, message: object) -> None:
@@ -79,12 +80,17 @@ class _Session:
         self._changed.set()
 
     async def drain(self) -> None:
-        """Waits until every admitted request is answered, at most the drain's seconds."""
-        with anyio.move_on_after(self._drain_seconds) as scope:
+        """Waits until every admitted request is answered.
+
+        Gives up when none has been for the drain's seconds, and after a signal when they are over in all.
+        """
+        with anyio.move_on_after(self._drain_seconds) as patience:
             while self._unanswered:
                 self._changed = anyio.Event()
                 await self._changed.wait()
-        if scope.cancelled_caught:
+                if not self.signalled:
+                    patience.deadline = anyio.current_time() + self._drain_seconds
+        if patience.cancelled_caught:
             logger.warning("%d calls were still running at the end of the session", self._unanswered.total())
 
 
@@ -223,8 +229,13 @@ async def serve_stdio(
     session = _Session(drain_seconds)
     wire = _claim_stdin()
     lines = _StdinLines(wire)
+
+    def stop() -> None:
+        session.signalled = True
+        lines.end()
+
     if stopping is not None:
-        stopping.on_stop(lines.end)
+        stopping.on_stop(stop)
     try:
         # The transport only iterates over its stdin.
         async with stdio_server(stdin=cast(Any, lines)) as (read, write):

@@ -130,7 +130,9 @@ def parse_policy_text(text: str, questions: Mapping[str, Question]) -> Policy:
 
     try:
         definition = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
+    except PolicyError:
+        raise
+    except ValueError as error:  # no JSON, or an integer of more digits than Python reads
         raise PolicyError(f"invalid JSON ({error})") from None
     except RecursionError:
         raise PolicyError("invalid JSON (nested too deeply)") from None

@@ -30,8 +30,10 @@ class Disclosure:
         return text
 
     def without_quotations(self, text: str) -> str:
-        """The same, with longer quotations of the state replaced too."""
-        return _without_quotations(self.without_secrets(text), "\0".join(_texts(self._state)))
+        """The same, with longer quotations of the state replaced too; at most 1,000 characters."""
+        # A cut through the key would leave its first half, so it is replaced before any cut.
+        text = self.without_secrets(text)[: MAX_CHARACTERS * 4]
+        return _without_quotations(text, "\0".join(_texts(self._state)))[:MAX_CHARACTERS]
 
     def without_state(self, text: str) -> str:
         """A text the service wrote, with every text of the state replaced; at most 1,000 characters."""
@@ -41,7 +43,7 @@ class Disclosure:
         if whole:
             longest_first = sorted(whole, key=len, reverse=True)
             text = re.sub("|".join(re.escape(leaf) for leaf in longest_first), "[state]", text)
-        return self.without_quotations(text)[:MAX_CHARACTERS]
+        return self.without_quotations(text)
 
 
 def _texts(state: object) -> list[str]:
@@ -52,7 +54,8 @@ def _texts(state: object) -> list[str]:
         if isinstance(item, str):
             texts.append(item)
         elif isinstance(item, Mapping):
-            pending.extend(cast(Mapping[str, Any], item).values())
+            members = cast(Mapping[str, Any], item)
+            pending += [*members.keys(), *members.values()]
         elif isinstance(item, Sequence):
             pending.extend(cast(Sequence[Any], item))
         elif isinstance(item, int | float) and not isinstance(item, bool):

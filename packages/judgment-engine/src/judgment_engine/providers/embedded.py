@@ -554,7 +554,7 @@ def unnegated(text: str) -> str | None:
     "It is not late." gives "It is late.", "No risk" gives "risk"; "The parcel has not arrived." is left.
     """
     if found := _LEADING_NOT.match(text):
-        return re.sub(r"\s+at all\b", "", text[found.end() :])
+        return re.sub(r"(?<!\s)\s+at all\b", "", text[found.end() :])
     if (found := _NEGATABLE.search(text)) and _TURNING.match(text, found.start()):
         return negation(text)
     return None

@@ -203,6 +203,8 @@ class HostedProvider:
         attempt = 0
         while True:
             attempt += 1
+            if clock() >= deadline:  # a slow redactor, or a wait that ended late
+                raise JevServiceError(f"{self._deadline_text()}; nothing more was sent")
             call.claim()
             wish: float | None = None
             try:
@@ -239,9 +241,7 @@ class HostedProvider:
                         async for part in response.aiter_bytes():
                             content += part
                             if len(content) > MAX_RESPONSE_BYTES:
-                                raise _Unreached(
-                                    f"Response is larger than {MAX_RESPONSE_BYTES} bytes", final=True
-                                )
+                                raise _Unreached(_TOO_LARGE, final=True)
                     except httpx.DecodingError:
                         raise _Unreached("Response is not encoded as it says", final=True) from None
                     return _Reply(response.status_code, response.headers, bytes(content))

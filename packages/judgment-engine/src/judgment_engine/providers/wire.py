@@ -252,7 +252,7 @@ def _filled_choice(members: JsonObject, question: Choice) -> JsonObject:
     filled = dict(members)
     labels = list(question.criteria)
     choice, confidence = filled.get("choice"), filled.get("confidence")
-    if filled.get("probabilities") is None and choice in labels and _is_number(confidence):
+    if filled.get("probabilities") is None and choice in labels and _is_probability(confidence):
         # The distribution with this confidence in which the other labels share the rest evenly.
         n = len(labels)
         top = 1.0 if n == 1 else float(cast(float, confidence)) * (1 - 1 / n) + 1 / n
@@ -280,14 +280,19 @@ def _filled_score(members: JsonObject, question: Score) -> JsonObject:
     if filled.get("confidence") is None and probabilities is not None:
         try:
             filled["confidence"] = score_confidence({int(k): v for k, v in probabilities.items()})
-        except ValueError:
+        except (ValueError, OverflowError):
             filled.pop("confidence", None)  # a key that is no level is refused by name later
     return _without_nulls(filled, ("probabilities", "confidence", "legend"))
 
 
 def _distribution(value: object) -> dict[str, float] | None:
     members = cast(JsonObject, value) if isinstance(value, dict) else {}
-    return members if members and all(_is_number(number) for number in members.values()) else None
+    return members if members and all(_is_probability(number) for number in members.values()) else None
+
+
+def _is_probability(value: object) -> bool:
+    # Integers beyond the range of a double are numbers too, and break the arithmetic.
+    return _is_number(value) and 0 <= cast(float, value) <= 1
 
 
 def _without_nulls(members: JsonObject, names: tuple[str, ...]) -> JsonObject:
