@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from judgment_engine.providers.base import ProviderUnavailableError
 from mcp.client.client import Client
 from mcp_types import CallToolRequestParams
 
-from .conftest import StartSession
+from .conftest import StartSession, environment
 
 ERAS = ["legacy", "modern"]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -243,6 +244,15 @@ def test_hostile_lines_are_answered_or_dropped_and_the_next_call_works(start: St
         assert session.server.wait(number, 0) is None
     assert session.server.errors().count("a line on stdin was dropped") == 4
     assert session.server.impure == []
+
+
+def test_the_log_quotes_no_line_at_any_level() -> None:
+    settings = environment(JEV_PROVIDER="embedded", JEV_LOG__LEVEL="debug")
+    command = Path(sys.executable).with_name("judgevet-mcp")
+    line = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\nno JSON but a SECRET\n'
+    run = subprocess.run([command], input=line, env=settings, capture_output=True, timeout=60, check=True)
+    assert b"a line on stdin was dropped" in run.stderr
+    assert b"SECRET" not in run.stderr
 
 
 def test_importing_the_engine_loads_no_mcp() -> None:

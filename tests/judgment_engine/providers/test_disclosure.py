@@ -42,3 +42,14 @@ def test_a_quotation_is_found_in_a_state_of_many_rows() -> None:
     state = {"rows": [f"row number {number} of the table" for number in range(20_000)]}
     shown = Disclosure(state, KEY, URL).without_state("bad value: ow number 19999 of the tab; " + "x" * 900)
     assert shown.startswith("bad value: [state]; xxx")
+
+
+def test_a_key_of_the_state_is_as_private_as_its_values() -> None:
+    state = {"alice@example.com": {"note": ["x"]}}
+    shown = Disclosure(state, KEY, URL).without_state("missing at body.state.alice@example.com.note")
+    assert "alice" not in shown
+
+
+def test_what_a_service_says_is_cut_before_it_is_searched() -> None:
+    said = "z" * 5_000_000 + KEY
+    assert len(Disclosure("a state", KEY, URL).without_quotations(said)) <= MAX_CHARACTERS

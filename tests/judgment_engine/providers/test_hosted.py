@@ -342,6 +342,24 @@ async def test_at_another_path_what_a_compatible_service_leaves_out_is_computed(
         await ask(service, questions=CHOICE)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"type": "choice", "choice": "a", "confidence": 10**400},
+        {"type": "choice", "choice": "a", "probabilities": {"a": 10**400}},
+        {"type": "choice", "choice": "a", "probabilities": {"a": -1, "b": 2}},
+    ],
+)
+async def test_numbers_beyond_a_double_are_a_bad_answer_of_a_compatible_service(
+    service: StandIn, answer: dict[str, Any]
+) -> None:
+    service.behave({"kind": "answers", "answers": {"c": answer}})
+    for settings in ({"path": "/api/alpha/decisions"}, {"confidence": "recompute"}):
+        with pytest.raises(JevError) as refused:
+            await ask(service, questions=CHOICE, **settings)
+        assert type(refused.value).__name__ == "JevResponseError"
+
+
 async def test_calls_run_at_once_up_to_the_limit_and_start_in_arrival_order(service: StandIn) -> None:
     service.behave({"kind": "ok", "delay": 0.05})
     async with HostedProvider(described(service, max_concurrency=3)) as provider:
