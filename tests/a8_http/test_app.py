@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Command:
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                # A suite that was started in the background has SIGINT ignored, and would pass that on.
+                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
         deadline = time.monotonic() + 60
         while True:
