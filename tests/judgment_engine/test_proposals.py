@@ -307,3 +307,10 @@ def test_a_value_that_was_taught_without_an_enum_is_read_too() -> None:
     assert found is not None
     assert found.labels == {(): '"night shift"'}
     assert found.subject == "Late parcels."
+
+
+def test_values_that_are_named_often_do_not_multiply_the_reading() -> None:
+    # Without what is remembered of a head, each place of each value reads it again: minutes for these.
+    format = {"properties": {"q": {"enum": ["a", *("_" * i + "a" for i in range(1, 60)), *"bcdefghij"]}}}
+    proposal = fit([]).propose(parse_request("send a " * 140, format))
+    assert proposal.answer == {"q": "a"}

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from judgment_engine.errors import EngineError
 from judgment_engine.recall import WORD, content_terms
@@ -212,22 +213,29 @@ def _kind(label: str) -> str:
 
 
 def _read_name(head: str, labels: Iterable[str]) -> _Found | None:
-    found = [match for label in dict.fromkeys(labels) if (match := _named(head, label)) is not None]
+    # Of values with the same words the first one is meant.
+    distinct = {_name(label).casefold(): label for label in reversed(list(labels))}
+    found = [match for label in distinct.values() if (match := _named(head, label)) is not None]
     return max(found, key=lambda f: (f.strength, len(f.label), -f.start), default=None)
+
+
+def _name(label: str) -> str:
+    """A text label as words, empty for any other label."""
+    if label == ABSENT or not label.startswith('"'):
+        return ""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(json.loads(label)).replace("_", " ")).strip()
 
 
 def _named(head: str, label: str) -> _Found | None:
     """The best place where a value is named: 2 near after a cue, else 1; less 3 after a negation."""
-    if label == ABSENT or not label.startswith('"'):
-        return None
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(json.loads(label)).replace("_", " ")).strip()
+    name = _name(label)
     if not name:
         return None
     spaced = r"[\s_-]+".join(re.escape(word) for word in name.split())
     best: _Found | None = None
     for match in re.finditer(rf"(?<!\w){spaced}(?:s|es)?(?!\w)", head, re.IGNORECASE):
         strength = 2.0 if _is_cued(head, match.start()) else 1.0
-        orders = [o.start() for o in _ORDER.finditer(head) if 0 <= match.start() - o.end() <= CUE_REACH]
+        orders = [o.start() for o in _orders(head) if 0 <= match.start() - o.end() <= CUE_REACH]
         if any(_AGAINST.search(head, max(0, at - 40), at) for at in (match.start(), *orders)):
             strength -= 3.0
         if strength > 0 and (best is None or strength > best.strength):
@@ -236,12 +244,19 @@ def _named(head: str, label: str) -> _Found | None:
 
 
 def _is_cued(head: str, place: int) -> bool:
-    cues = [*_cues(head), *_ORDER.finditer(head)]
+    cues = [*_cues(head), *_orders(head)]
     return any(0 <= place - cue.end("cue") <= CUE_REACH for cue in cues)
 
 
-def _cues(text: str) -> "Iterator[re.Match[str]]":
-    return _CUE.finditer(text)
+# Each value, and each place it is named at, looks for these again; a few short heads are remembered.
+@lru_cache(maxsize=4)
+def _cues(head: str) -> "tuple[re.Match[str], ...]":
+    return tuple(_CUE.finditer(head))
+
+
+@lru_cache(maxsize=4)
+def _orders(head: str) -> "tuple[re.Match[str], ...]":
+    return tuple(_ORDER.finditer(head))
 
 
 def _read_boolean(head: str, path: Path, criterion: str | None) -> _Found | None:
@@ -286,7 +301,7 @@ def _without_lead_in(sentence: str) -> str:
 
 def _subject(head: str, place: int, cut: "re.Match[str] | None", others: str) -> tuple[str, bool]:
     """The case that a statement is about, and whether the sentence is a statement at all."""
-    order = next((m for m in _ORDER.finditer(head) if m.start() <= place and m.end("cue") <= place + 1), None)
+    order = next((m for m in _orders(head) if m.start() <= place and m.end("cue") <= place + 1), None)
     if order is not None:
         return _sentence_of(order["case"], cut), True
     cues = [cue for cue in _cues(head) if cue.start() <= place]
