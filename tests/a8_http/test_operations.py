@@ -15,9 +15,12 @@ from a8_http.operations import Operations
 from a8_http.organizations import create_organization, set_organization
 from a8_http.principals import PERMISSIONS, Principal
 from a8_http.settings import Settings
-from a8_http.store import Store
+from a8_http.store import Store, vectors
 from a8_http.tickets import CRITERION, FORMAT, request, teachings
+from a8_http.vectors import text_hash
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from judgment_engine.requests import parse_request
+from sqlalchemy import select
 
 Call = Callable[..., dict[str, Any]]
 
@@ -78,6 +81,24 @@ def test_a_verdict_names_its_version_and_minimum_accuracy(call: Call, taught: st
     assert list(result) == ["verdict", "model", "min_accuracy"]
     assert result["model"].startswith("a8-1-1:80@")
     assert result["min_accuracy"] == 80
+
+
+def test_the_database_keeps_vectors_of_what_was_taught_and_fitted_and_those_of_judged_texts_for_a_while(
+    process: tuple[Call, Operations], store: Store, taught: str
+) -> None:
+    call, operations = process
+    ticket = f"The courier lost parcel {secrets.token_hex(4)}."
+    call("judge", key(taught), **judged(ticket, model="a8:80"))
+    operations._vectors.flush()
+    with store.reading() as connection:
+        here = vectors.c.organization_id == taught
+        rows = connection.execute(select(vectors.c.text_hash, vectors.c.judged_at).where(here))
+        judged_at = {bytes(row[0]): row[1] for row in rows}
+    assert abs(judged_at[text_hash(ticket)] - time.time()) < 60
+    subjects = [parse_request(one["input"], one["format"]).subject for one in teachings()]
+    assert {judged_at[text_hash(subject)] for subject in subjects} == {None}
+    # Those of the words that the fit needed, beside the subjects and the criterion.
+    assert sum(when is None for when in judged_at.values()) > len(set(subjects)) + 1
 
 
 def test_an_abstention_is_a_result_with_its_five_members(call: Call, taught: str) -> None:

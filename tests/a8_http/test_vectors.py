@@ -11,7 +11,7 @@ from a8_http.organizations import create_organization
 from a8_http.store import Store, vectors
 from a8_http.vectors import StoredVector, Vectors, insert_vectors, text_hash
 from judgment_engine.requests import parse_request
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 
 class Encoder:
@@ -127,3 +127,73 @@ def test_a_stored_vector_is_never_overwritten(store: Store, organization: str) -
     with store.reading() as connection:
         here = vectors.c.organization_id == organization
         assert bytes(connection.execute(select(vectors.c.vector).where(here)).scalar_one()) == b"\x01\x00"
+
+
+def age(store: Store, organization: str, days: int) -> None:
+    with store.writing() as connection:
+        here = vectors.c.organization_id == organization
+        aged = update(vectors).where(here).values(judged_at=vectors.c.judged_at - days * 86_400)
+        connection.execute(aged)
+
+
+def hashes(store: Store, organization: str) -> set[bytes]:
+    with store.reading() as connection:
+        here = vectors.c.organization_id == organization
+        return {bytes(row[0]) for row in connection.execute(select(vectors.c.text_hash).where(here))}
+
+
+def test_judged_texts_are_forgotten_after_their_days_and_what_is_needed_is_kept(
+    store: Store, cache: Vectors, encoder: Encoder, organization: str
+) -> None:
+    cache.of(organization, ["judged then taught", "judged then fitted", "judged only"])
+    cache.flush()
+    request = parse_request("judged then taught")
+    teach(
+        store, organization, "key_1", [(request, True)], cache.to_store(organization, ["judged then taught"])
+    )
+    cache.of(organization, ["judged then fitted", "fitted then judged"], keep=True)
+    cache.flush()
+    cache.of(organization, ["fitted then judged"])
+    cache.flush()
+    age(store, organization, 31)
+    cache.of(organization, ["judged lately"])
+    cache.flush()
+    cache.prune(30)
+    needed = ["judged then taught", "judged then fitted", "fitted then judged"]
+    assert hashes(store, organization) == {text_hash(text) for text in [*needed, "judged lately"]}
+    # Memory forgot it as well: judged again, it is encoded and written again.
+    cache.of(organization, ["judged only"])
+    cache.flush()
+    assert encoder.texts.count("judged only") == 2
+    assert text_hash("judged only") in hashes(store, organization)
+    assert all(encoder.texts.count(text) == 1 for text in needed)
+
+
+def test_a_running_cache_forgets_by_itself(store: Store, cache: Vectors, organization: str) -> None:
+    cache.of(organization, ["judged only"])
+    cache.flush()
+    age(store, organization, 31)
+    other = Vectors(store, "test-1", Encoder(), judged_days=30)
+    deadline = time.monotonic() + 10
+    while stored(store, organization):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    other.close()
+
+
+def test_writing_goes_on_after_a_failure(
+    store: Store, cache: Vectors, organization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, failures = cache.flush, iter([RuntimeError("no memory")])
+
+    def failing() -> None:
+        for failure in failures:
+            raise failure
+        flush()
+
+    monkeypatch.setattr(cache, "flush", failing)
+    cache.of(organization, ["one"])
+    deadline = time.monotonic() + 10
+    while stored(store, organization) == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

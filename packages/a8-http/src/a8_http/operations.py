@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from judgment_engine.encoder import load_encoder
 from judgment_engine.errors import EngineError
 from judgment_engine.fitting import FitCache
@@ -95,7 +96,9 @@ class Operations:
         encoder = load_encoder()
         encoder.encode(["Loads the weights."])
         self._encoder_id = encoder.id
-        self._vectors = Vectors(self.store, encoder.id, partial(embed_texts, encoder=encoder))
+        self._vectors = Vectors(
+            self.store, encoder.id, partial(embed_texts, encoder=encoder), self._settings.judged_vectors_days
+        )
         self._versions = Versions(self.store, self._fit, self._metrics)
         self._untaught = fit([])
 
@@ -337,17 +340,24 @@ class Operations:
         return ready
 
     def _fit(self, organization_id: str, state: events.Replay) -> Model:
+        fitting = True
+
+        def embed(texts: Sequence[str]) -> np.ndarray:
+            # The model goes on to judge with it, and then its texts are no part of the version.
+            return self._vectors.of(organization_id, texts, keep=fitting)
+
         previous = self._versions.newest_kept(organization_id)
         model = fit(
             state.held.values(),
             certificate=state.certificate,
-            embed=partial(self._vectors.of, organization_id),
+            embed=embed,
             encoder_id=self._encoder_id,
             cache=self._cache,
             previous=previous and previous.model,
         )
         # A version that was served once never depends on encoding a text again.
         self._vectors.flush()
+        fitting = False
         return model
 
 

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     # How long a judge waits for a version that is still being fitted, in seconds.
     fit_wait: float = Field(default=3.0, ge=0, le=60)
 
+    # Days that the vectors of judged texts are kept for; those of taught texts are kept for good.
+    judged_vectors_days: int = Field(default=30, ge=1, le=36_500)
+
     # In the `limits` notation, several separated by ";". Counted in each process.
     rate_limit_key: str = "1200/minute"
     rate_limit_organization: str = "6000/minute"

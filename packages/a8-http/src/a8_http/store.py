@@ -95,10 +95,12 @@ class Event(SQLModel, table=True):
 class Vector(SQLModel, table=True):
     """The embedding of one text, written once: whatever machine encoded it first, every later use reads it.
 
-    Kept per organization, so that no answer's speed tells what another organization asked.
+    Kept per organization, so that no answer's speed tells what another organization asked. `judged_at` is
+    when a text was judged that no example and no fit needs; such rows are removed after a while.
     """
 
     __tablename__: ClassVar[Any] = "vectors"
+    __table_args__ = (Index("vectors_by_judging", "judged_at"),)
 
     organization_id: str = Field(
         sa_column=Column(String(40), ForeignKey("organizations.id"), primary_key=True)
@@ -106,6 +108,7 @@ class Vector(SQLModel, table=True):
     text_hash: bytes = Field(sa_column=Column(LargeBinary(32), primary_key=True))
     encoder: str = Field(sa_column=Column(String(80), primary_key=True))
     vector: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    judged_at: int | None = Field(default=None, sa_column=Column(BigInteger))
 
 
 class Version(SQLModel, table=True):
@@ -234,6 +237,13 @@ class Store:
         """An insert that leaves rows alone whose primary key is there already."""
         dialect = sqlite if self.is_sqlite else postgresql
         return dialect.insert(table).on_conflict_do_nothing()
+
+    def insert_or_empty(self, table: Table, column: Column[Any]) -> Insert:
+        """An insert that only empties the column where a row's primary key is there already."""
+        dialect = sqlite if self.is_sqlite else postgresql
+        return dialect.insert(table).on_conflict_do_update(
+            index_elements=list(table.primary_key), set_={column.name: None}, where=column.is_not(None)
+        )
 
     def seconds(self, connection: Connection) -> int:
         """Whole seconds since 1970 on the database's clock, read now and not at the transaction's start."""
