@@ -573,7 +573,7 @@ class _Ordinal:
         self.prior_weight = 0.0
         self.k = len(set(taught))
         self.weights, residuals = base.smooth((steps - self.centre)[:, None])
-        left: Floats = np.round(steps[units] - residuals[units, 0], DECIMALS)
+        left: Floats = np.asarray(np.round(steps[units] - residuals[units, 0], DECIMALS), dtype=np.float64)
         left = np.minimum(np.maximum(left, self.low), self.high)
         margin = np.round(0.5 - np.abs(left - np.rint(left)), DECIMALS)
         self.left_out = _LeftOut(margin, np.rint(left) == np.rint(steps[units]), margin)
