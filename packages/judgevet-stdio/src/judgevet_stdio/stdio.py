@@ -9,12 +9,13 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, cast
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+from anyio.abc import AsyncResource
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared._stream_protocols import ReadStream, WriteStream
@@ -94,7 +95,7 @@ class _Session:
             logger.warning("%d calls were still running at the end of the session", self._unanswered.total())
 
 
-class _Requests:
+class _Requests(AsyncResource):
     """The read side: notes what is admitted, and ends only when everything admitted is answered."""
 
     def __init__(self, inner: ReadStream[SessionMessage | Exception], session: _Session) -> None:
@@ -129,19 +130,8 @@ class _Requests:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class _Answers:
+class _Answers(AsyncResource):
     """The write side: notes what is answered."""
 
     def __init__(self, inner: WriteStream[SessionMessage], session: _Session) -> None:
@@ -154,17 +144,6 @@ class _Answers:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class _StdinLines:
