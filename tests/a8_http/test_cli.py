@@ -209,3 +209,16 @@ def test_help_teaches_how_to_begin() -> None:
         "A8_DATABASE_URL",
     ):
         assert step in " ".join(shown.stdout.replace("│", " ").split())
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
+    assert command("admin", "organization", "create", "Acme").exit_code == 0
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text('{"input": "Is it late? It is.", "format": {"type": "boolean"}, "answer": true}\n')
+    nowhere = str(tmp_path / "no folder" / "out")
+    for arguments in (["export", nowhere], ["test", str(cases), "--picture", nowhere]):
+        result = command(*arguments)
+        assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+            2,
+            f"{nowhere} cannot be written: No such file or directory.",
+        )

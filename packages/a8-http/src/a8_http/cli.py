@@ -281,7 +281,8 @@ def export_examples(
     with _store() as store:
         found = organizations.find_organization(store, organization)
         total = max(1, transfer.count_examples(store, found))
-        with typer.progressbar(length=total, label="Writing", file=sys.stderr) as bar:
+        bars = typer.progressbar(length=total, label="Writing", file=sys.stderr)
+        with _writing(file), bars as bar:
             count = transfer.export_examples(store, found, file, lambda done: bar.update(done - bar.pos))
     typer.echo(f"{count} examples in {file}.")
 
@@ -325,7 +326,9 @@ def judge_cases(
     except Refused as refusal:
         _fail(refusal.message, 2)
     if picture is not None:
-        picture.write_text(report.svg_picture(points, f"{result['model']}, {result['cases']} cases"), "utf-8")
+        drawn = report.svg_picture(points, f"{result['model']}, {result['cases']} cases")
+        with _writing(picture):
+            picture.write_text(drawn, "utf-8")
     if as_json:
         curve = [point._asdict() for point in points]
         typer.echo(json.dumps({**result, "curve": curve}, ensure_ascii=False, indent=2))
@@ -400,6 +403,14 @@ def _opened(file: Path) -> Iterator[Iterator[bytes]]:
         _fail(f"{file} cannot be read: {error.strerror}.", 2)
     with lines:
         yield iter(lines)
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _fail(f"{file} cannot be written: {error.strerror}.", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:
