@@ -259,3 +259,21 @@ def test_a_key_command_runs_without_a_shell_and_ends_in_time(environment: Enviro
     with pytest.raises(ValueError, match="took too long"):
         resolve_key(read_settings().api)
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("yes", "must print at most 4096 bytes"),
+        ("sh -c 'printf key; exec >&-; sleep 60'", "took too long"),
+        ("sh -c 'printf key; exit 3'", "failed"),
+        ("true", "must be one word of printable ASCII"),
+        ("no-such-command-here", "cannot be started"),
+    ],
+)
+def test_a_key_command_that_gives_no_key_is_told_and_ended(
+    environment: Environment, command: str, message: str
+) -> None:
+    environment(JEV_API__KEY=f"!{command}", JEV_API__KEY_COMMAND_TIMEOUT="1")
+    with pytest.raises(ValueError, match=f"the key command.*{message}"):
+        resolve_key(read_settings().api)

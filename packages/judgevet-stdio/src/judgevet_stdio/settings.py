@@ -11,9 +11,12 @@ import signal
 import ssl
 import stat
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self, cast
+from typing import IO, Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -414,17 +417,33 @@ def _key_command(command: str, seconds: float) -> bytes:
         )
     except (OSError, ValueError):
         raise ValueError("the key command cannot be started") from None
+    assert process.stdout is not None
+    output = bytearray()
+    # A thread, since a pipe has no timeout of its own everywhere; it never holds more than one byte too much.
+    reader = threading.Thread(target=_read_some, args=(process.stdout, output), daemon=True)
+    deadline = time.monotonic() + seconds
+    reader.start()
+    reader.join(seconds)
     try:
-        output, _ = process.communicate(timeout=seconds)
+        if reader.is_alive():
+            raise ValueError("the key command took too long")
+        if len(output) > KEY_BYTES:
+            raise ValueError(f"the key command must print at most {KEY_BYTES} bytes")
+        code = process.wait(max(deadline - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
-        # Its children would keep the pipe open.
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
         raise ValueError("the key command took too long") from None
-    if process.returncode != 0:
+    finally:
+        if process.poll() is None or reader.is_alive():
+            # Its children would keep the pipe open.
+            if hasattr(os, "killpg"):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+    if code != 0:
         raise ValueError("the key command failed")
-    if len(output) > KEY_BYTES:
-        raise ValueError(f"the key command must print at most {KEY_BYTES} bytes")
-    return output
+    return bytes(output)
+
+
+def _read_some(pipe: IO[bytes], output: bytearray) -> None:
+    output += pipe.read(KEY_BYTES + 1)
