@@ -229,7 +229,8 @@ def _name(label: str) -> str:
 def _named(head: str, label: str) -> _Found | None:
     """The best place where a value is named: 2 near after a cue, else 1; less 3 after a negation."""
     name = _name(label)
-    if not name:
+    # A pattern is dear, and most values of a long list are not in the words at all.
+    if not name or name.split()[0].lower() not in head.lower():
         return None
     spaced = r"[\s_-]+".join(re.escape(word) for word in name.split())
     best: _Found | None = None
