@@ -1,7 +1,8 @@
 """kill -9 in the middle of teaching: what was acknowledged is there afterwards, whole, and answers as before.
 
 Each round starts `a8-http serve`, teaches over REST from several clients, kills the server's process at a
-random moment, and holds the database to what the clients were told. Exit code 1 when a promise was broken.
+random moment, and holds the database to what the clients were told. An organization is taught through four
+kills, then another one; all of them are checked after every kill. Exit code 1 when a promise was broken.
 """
 
 import argparse
@@ -34,6 +35,8 @@ from tqdm import tqdm
 CLIENTS = 4
 # Answers pinned in each round; after a kill those of its round are asked again, and as many older ones.
 PINS = 10
+# A fit takes as long as its organization is large, and what is taught each second is fitted.
+KILLS_OF_AN_ORGANIZATION = 4
 FORMAT = {"properties": {"queue": {"enum": ["billing", "shipping", "account"]}}}
 OUT = Path(__file__).parents[2] / "bench" / "out" / "durability.json"
 
@@ -42,10 +45,10 @@ OUT = Path(__file__).parents[2] / "bench" / "out" / "durability.json"
 class Run:
     """What the clients know: acknowledged teaches, and answers of versions that were pinned."""
 
-    url: str
     key: str
     organization: str
     pin_every: int
+    url: str = ""
     acknowledged: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     sent: set[int] = field(default_factory=set[int])
     pinned: list[tuple[dict[str, Any], dict[str, Any]]] = field(
@@ -72,12 +75,14 @@ def question(number: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database_url: str, run: Run) -> Iterator["subprocess.Popen[bytes]"]:
-    """A ready server; it is killed at the end if it still runs."""
+def serving(database_url: str, runs: list[Run]) -> Iterator["subprocess.Popen[bytes]"]:
+    """A ready server, whose URL the runs are told; it is killed at the end if it still runs."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    run.url = f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
+    for run in runs:
+        run.url = url
     environment = {
         **os.environ,
         "A8_DATABASE_URL": database_url,
@@ -92,7 +97,7 @@ def serving(database_url: str, run: Run) -> Iterator["subprocess.Popen[bytes]"]:
         deadline = time.monotonic() + 120
         while True:
             try:
-                if httpx.get(f"{run.url}/readyz", timeout=5).status_code == 200:
+                if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
                     break
             except httpx.TransportError:
                 pass
@@ -205,33 +210,39 @@ def check_answers(run: Run) -> None:
                 run.broken.append(f"{asked['model']} answered {before} and now {after}")
 
 
+def check(runs: list[Run]) -> None:
+    for run in runs:
+        check_answers(run)
+
+
 def hold(database_url: str, kills: int, teaches: int) -> Iterator[dict[str, Any]]:
-    """One run of several kills on one database; after each the counts so far, and what was broken."""
+    """Several kills on one database; after each the counts so far, and what was broken."""
     store = Store(database_url)
     store.migrate()
-    organization = create_organization(store, "Durability")
-    secret = create_key(store, organization, "clients").secret
-    run = Run("", secret, organization, max(1, teaches // PINS))
+    runs: list[Run] = []
     interrupted = 0
     for kill in range(kills):
-        with serving(database_url, run) as server:
-            check_answers(run)
+        if kill % KILLS_OF_AN_ORGANIZATION == 0:
+            organization = create_organization(store, f"Durability {len(runs) + 1}")
+            secret = create_key(store, organization, "clients").secret
+            runs.append(Run(secret, organization, max(1, teaches // PINS)))
+        with serving(database_url, runs) as server:
+            check(runs)
             numbers = range(kill * teaches, (kill + 1) * teaches)
-            moment = random.uniform(0.05, 0.95)
-            interrupted += teach_and_kill(run, server, numbers, moment)
-        check_database(run, store)
+            interrupted += teach_and_kill(runs[-1], server, numbers, random.uniform(0.05, 0.95))
         if kill == kills - 1:
-            with serving(database_url, run):
-                check_answers(run)
+            with serving(database_url, runs):
+                check(runs)
+        for run in runs:
             check_database(run, store)
         yield {
             "database": database_url.partition(":")[0],
             "kills": kill + 1,
             "kills_with_open_calls": interrupted,
-            "sent": len(run.sent),
-            "acknowledged": len(run.acknowledged),
-            "pinned_answers_compared": len(run.pinned),
-            "broken": run.broken,
+            "sent": sum(len(run.sent) for run in runs),
+            "acknowledged": sum(len(run.acknowledged) for run in runs),
+            "pinned_answers_compared": sum(len(run.pinned) for run in runs),
+            "broken": [line for run in runs for line in run.broken],
         }
     store.close()
 
