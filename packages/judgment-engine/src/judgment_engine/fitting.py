@@ -24,6 +24,7 @@ from judgment_engine.errors import EngineError
 from judgment_engine.verdicts import Leaf, canonical_json, on_grid
 
 Floats = NDArray[np.float64]
+Reals = NDArray[np.floating[Any]]  # what numpy's own linear algebra is typed to return
 Indexes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Vectors = NDArray[np.int16]
@@ -47,6 +48,8 @@ NEIGHBOUR_WEIGHT = 0.3
 FAMILIARITY_MARGIN_WEIGHT = 0.1
 DENSE_MOST_EXAMPLES = 1000
 LANDMARKS = 768
+WHOLE_MOST_ROWS = 64  # of a triangular matrix that is inverted in one call
+STACKED_MEMBERS = 1024  # of near-duplicate groups of one size that are solved in one call
 MOST_EXAMPLES = 20_000  # a larger group is fitted from this many, evenly spaced in canonical order
 ORDINAL_FEWEST_VALUES = 4
 GRID_MOST_STEPS = 10**9  # from zero: above it double precision cannot place a number between two steps
@@ -101,7 +104,7 @@ class Evidence:
     scored: bool
 
 
-def quantize(vectors: NDArray[np.floating[Any]]) -> Vectors:
+def quantize(vectors: Reals) -> Vectors:
     """Unit rows [n, d] to int16 in units of 1/8192."""
     return np.rint(np.asarray(vectors, dtype=np.float64) * QUANTUM).astype(np.int16)
 
@@ -249,8 +252,39 @@ class _Seen:
 
 
 def _groups_of_several(labels: Indexes) -> list[Indexes]:
-    units, counts = np.unique(labels, return_counts=True)
-    return [np.flatnonzero(labels == unit) for unit in units[counts > 1]]
+    """Members of the groups of two and more: an array [groups, size] for each size, long ones in parts."""
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    stacks: list[Indexes] = []
+    for size in np.unique(counts[counts > 1]).tolist():
+        members = order[starts[counts == size][:, None] + np.arange(size)]
+        step = max(STACKED_MEMBERS // size, 1)
+        stacks.extend(members[start : start + step] for start in range(0, len(members), step))
+    return stacks
+
+
+def _blocks(matrix: Reals, stack: Indexes) -> Reals:
+    """The square block [groups, size, size] of each group of a stack."""
+    return matrix[stack[:, :, None], stack[:, None, :]]
+
+
+def _lower_inverse(factor: Reals) -> Reals:
+    """The inverse of a lower triangular matrix, by halves: most of the work is matrix products."""
+    n = len(factor)
+    if n <= WHOLE_MOST_ROWS:
+        return np.linalg.inv(factor)
+    half = n // 2
+    first, last = _lower_inverse(factor[:half, :half]), _lower_inverse(factor[half:, half:])
+    inverse = np.zeros_like(factor)
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[half:, :half] = -last @ (factor[half:, :half] @ first)
+    return inverse
+
+
+def _inverse(matrix: Reals) -> Reals:
+    """The inverse of a symmetric positive definite matrix, itself symmetric."""
+    lower = _lower_inverse(np.linalg.cholesky(matrix))
+    return lower.T @ lower
 
 
 class _Dense:
@@ -268,19 +302,19 @@ class _Dense:
         if self.lexicon is not None:
             kernel = (1.0 - LEXICAL_SHARE) * kernel + LEXICAL_SHARE * self.lexicon.gram()
         kernel[np.diag_indices(n)] += RIDGE
-        inverse = np.linalg.inv(kernel)
-        self.inverse = (inverse + inverse.T) / 2.0
+        self.inverse = _inverse(kernel)
         variance = 1.0 / np.diag(self.inverse) - RIDGE
-        for group in self.several:
-            variance[group] = np.diag(np.linalg.inv(self.inverse[np.ix_(group, group)])) - RIDGE
+        for stack in self.several:
+            blocks = np.linalg.inv(_blocks(self.inverse, stack))
+            variance[stack] = np.diagonal(blocks, axis1=1, axis2=2) - RIDGE
         self.variance = variance
 
     def smooth(self, targets: Floats) -> tuple[Floats, Floats]:
         """Weights [n, c] and leave-group-out residuals [n, c] of targets [n, c]."""
         weights = self.inverse @ targets
         residuals = weights / np.diag(self.inverse)[:, None]
-        for group in self.several:
-            residuals[group] = np.linalg.solve(self.inverse[np.ix_(group, group)], weights[group])
+        for stack in self.several:
+            residuals[stack] = np.linalg.solve(_blocks(self.inverse, stack), weights[stack])
         return weights, residuals
 
     def see(self, subjects: Sequence[str], vectors: Vectors) -> _Seen:
@@ -314,11 +348,11 @@ class _Landmarks:
         kernel = np.exp((self.cosines - 1.0) / RBF_WIDTH)
         inner = kernel[self.landmarks].copy()
         inner[np.diag_indices(len(self.landmarks))] += 1e-6
-        self.whiten = np.linalg.inv(np.linalg.cholesky(inner)).T
+        self.whiten = _lower_inverse(np.linalg.cholesky(inner)).T
         self.features = kernel @ self.whiten
         scatter = self.features.T @ self.features
         scatter[np.diag_indices(len(self.landmarks))] += RIDGE
-        self.inverse = np.linalg.inv(scatter)
+        self.inverse = _inverse(scatter)
         self.lever = self.features @ self.inverse
         self.leverage = np.einsum("ij,ij->i", self.lever, self.features)
 
@@ -326,12 +360,11 @@ class _Landmarks:
         """Weights [landmarks, c] and leave-group-out residuals [n, c] of targets [n, c]."""
         weights = self.lever.T @ targets
         residuals = targets - self.features @ weights
-        several = [(group, residuals[group].copy()) for group in self.several]
-        residuals /= (1.0 - self.leverage)[:, None]
-        for group, plain in several:
-            hat = self.lever[group] @ self.features[group].T
-            residuals[group] = np.linalg.solve(np.eye(group.size) - hat, plain)
-        return self.whiten @ weights, residuals
+        left_out = residuals / (1.0 - self.leverage)[:, None]
+        for stack in self.several:
+            hat = self.lever[stack] @ self.features[stack].transpose(0, 2, 1)
+            left_out[stack] = np.linalg.solve(np.eye(stack.shape[1]) - hat, residuals[stack])
+        return self.whiten @ weights, left_out
 
     def see(self, subjects: Sequence[str], vectors: Vectors) -> _Seen:
         asked = vectors.astype(np.float64)
