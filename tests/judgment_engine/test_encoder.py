@@ -100,6 +100,15 @@ def test_a_huge_text_gives_no_more_than_most_windows_spread_over_it(encoder: Enc
     assert 0.4 < huge.index(windows[4]) / len(huge) < 0.7
 
 
+@pytest.mark.parametrize("last", ["zq" * 49, "zq" * 50, "ა" * 100, "ə" * 97])
+def test_a_last_word_of_more_tokens_than_a_window_is_read(encoder: Encoder, last: str) -> None:
+    text = f"{'hello there ' * 40}{last}"
+    windows = encoder.windows(text)
+    assert text.startswith(windows[0])
+    assert windows[-1] in text
+    assert windows[-1][-1] == last[-1]
+
+
 @given(st.text(max_size=3000), st.integers(8, 120), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_windows_are_pieces_of_any_text(text: str, tokens: int, most: int) -> None:

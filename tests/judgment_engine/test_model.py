@@ -160,7 +160,8 @@ def test_a_model_of_nothing_knows_no_criterion(ticket_request: Ask) -> None:
 
 
 def test_asked_must_be_0_to_99(model: Model, ticket_request: Ask) -> None:
-    for asked in (-1, 100):
+    others: list[Any] = ["95", None, 95.0, True]
+    for asked in (-1, 100, *others):
         with pytest.raises(EngineError, match="asked must be a whole number from 0 to 99"):
             model.judge(ticket_request("My parcel is late."), asked)
 
@@ -306,6 +307,20 @@ def test_properties_that_were_left_out_or_null_can_be_judged_so(embed: Embed) ->
     found = model.judge(asks("What is asked for?", "Will it be rain or sun tomorrow?", required), 0)
     assert isinstance(found, Verdict)
     assert "items" in found.verdict
+
+
+def test_what_the_asked_format_forbids_can_still_stand_second(embed: Embed) -> None:
+    format = {"properties": {"pager": {"enum": ["dba", "network"]}}}
+    answers: dict[str, Any] = {f"The database index {i} is broken.": {"pager": "dba"} for i in range(30)}
+    answers |= {f"The holiday cake {i} is here.": {} for i in range(30)}
+    model = fit(teach("Who is paged?", answers, format), embed=embed)
+    request = asks("Who is paged?", "The database holiday cake is broken.", {**format, "required": ["pager"]})
+    earned = model.judge(request, 99)
+    assert isinstance(earned, Abstention)
+    told = [record(model.judge(request, asked)) for asked in range(1, earned.earned + 1)]
+    between = [one["missing"]["between"] for one in told if one.get("kind") == "ambiguous_verdict"]
+    assert between
+    assert all(some == [{"pager": "dba"}, {}] for some in between)
 
 
 def test_free_text_and_numbers_off_any_grid_answer_only_their_very_request_above_0(embed: Embed) -> None:

@@ -98,7 +98,7 @@ class Encoder:
         begin = 0
         for piece in range(count):
             first = round(piece * last / (count - 1)) if count > 1 else 0
-            while words[begin].first_token < first:
+            while begin + 1 < len(words) and words[begin].first_token < first:
                 begin += 1
             pieces.append(_piece(text, words[begin:], tokens))
         return pieces

@@ -383,7 +383,7 @@ class Model:
 
         Raises EngineError for an `asked` outside that range and for a request that asks what was taught.
         """
-        if not 0 <= asked <= 99:
+        if type(asked) is not int or not 0 <= asked <= 99:  # True is an int, and no accuracy
             raise EngineError("asked", f"must be a whole number from 0 to 99, it is {asked!r}", "95 passes")
         if request.is_recall:
             raise EngineError("input", "asks what was taught", "a request with a subject to judge passes")

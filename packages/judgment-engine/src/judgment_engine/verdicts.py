@@ -644,7 +644,10 @@ def answer_leaves(answer: object, shape: Node | None) -> AnswerLeaves:
 
 
 def build_verdict(shape: Node, leaves: AnswerLeaves) -> object:
-    """A verdict of this shape from leaf labels; arrays in the enum's order, absent properties left out."""
+    """A verdict of this shape from leaf labels; arrays in the enum's order, absent properties left out.
+
+    A runner-up may lack a property that the shape requires: what would have been said, had it been allowed.
+    """
 
     def value(node: Node, path: Path) -> object:
         if isinstance(node, ObjectShape):
@@ -653,7 +656,7 @@ def build_verdict(shape: Node, leaves: AnswerLeaves) -> object:
             return {
                 name: value(inner, (*path, name))
                 for name, inner in node.properties.items()
-                if name in node.required or not absent(inner, (*path, name))
+                if not absent(inner, (*path, name), name in node.required)
             }
         found: object = json.loads(leaves.labels[path])
         if isinstance(found, list) and node.kind == "array":
@@ -661,9 +664,9 @@ def build_verdict(shape: Node, leaves: AnswerLeaves) -> object:
             return [json.loads(member) for member in node.values or () if member in members]
         return cast("object", found)
 
-    def absent(node: Node, path: Path) -> bool:
+    def absent(node: Node, path: Path, required: bool) -> bool:
         if isinstance(node, ObjectShape):
-            return leaves.objects.get(path) == ABSENT
+            return not required and leaves.objects.get(path) == ABSENT
         return leaves.labels[path] == ABSENT
 
     return value(shape, ())
