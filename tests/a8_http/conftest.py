@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-import uvicorn
-from a8_http.app import create_app
+from a8_http import app
 from a8_http.organizations import create_organization, set_organization
 from a8_http.principals import PERMISSIONS, create_key
 from a8_http.settings import Settings
@@ -131,9 +130,7 @@ def free_port() -> int:
 
 def run_server(settings: Settings) -> Iterator[RunningServer]:
     """Serve in a thread until the generator is closed."""
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings), port=settings.port, log_config=None, timeout_graceful_shutdown=2)
-    )
+    server = app.server(settings)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
     deadline = time.monotonic() + 60
@@ -160,6 +157,7 @@ def settings_for(folder: Path, **changed: Any) -> Settings:
             "rate_limit_key": "1000000/minute",
             "rate_limit_organization": "1000000/minute",
             "key_cache_seconds": 0,
+            "graceful_seconds": 2,
             **changed,
         }
     )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from a8_http.organizations import create_organization
 from a8_http.principals import create_key
 from a8_http.store import Store, StoreError
 
+LATE_BODY = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{"
 LESSON = {"input": "Is it late? It came after nine zanzibars.", "format": {"type": "boolean"}, "answer": True}
 
 
 class Command:
     """A server in a process of its own, its stderr in a file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, code: str = "", **settings: str) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
@@ -43,10 +45,12 @@ class Command:
             "A8_LOG_LEVEL": "debug",
             "A8_FIT_WAIT": "30",
             "A8_GRACEFUL_SECONDS": "30",
+            **settings,
         }
+        program = f"{code}\nfrom a8_http.cli import app\napp()" if code else ""
         with self.stderr.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "a8_http", "serve"],
+                [sys.executable, *(["-c", program] if program else ["-m", "a8_http"]), "serve"],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -107,10 +111,56 @@ def test_a_call_in_flight_is_answered_before_the_server_stops(
 
 
 @pytest.mark.slow
+def test_a_call_that_does_not_end_holds_the_server_up_no_longer_than_its_deadline(tmp_path: Path) -> None:
+    endless = "import time, a8_http.operations as o\no._judged = lambda *_: time.sleep(100)"
+    command = Command(tmp_path, endless, A8_GRACEFUL_SECONDS="1")
+    try:
+        judging = command.connection()
+        command.send(judging, "/v1/judge", {"input": LESSON["input"], "format": LESSON["format"]})
+        time.sleep(3)  # the version is fitted, and the call is at work
+        command.process.send_signal(signal.SIGTERM)
+        assert command.process.wait(30) in (143, -signal.SIGTERM)
+        assert "stopped with calls still at work" in command.stderr.read_text()
+    finally:
+        command.process.kill()
+        command.process.communicate()
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"], ids=["first", "second"]
+)
+@pytest.mark.parametrize(
+    "half", [b"POST /v1/judge HTTP/1.1\r\nhost: localhost\r\nx: ", LATE_BODY], ids=["head", "body"]
+)
+def test_a_request_that_does_not_arrive_loses_its_connection(
+    server: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, half: bytes
+) -> None:
+    monkeypatch.setattr("a8_http.app.ARRIVAL_SECONDS", 1.0)
+    address = ("127.0.0.1", server.settings.port)
+    with socket.create_connection(address, timeout=20) as connection:
+        if first:
+            connection.sendall(first)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.sendall(half)
+        started = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() - started < 15:
+                connection.sendall(b"x")  # a byte now and then does not help
+                connection.settimeout(0.2)
+                with suppress(TimeoutError):
+                    if connection.recv(4096) == b"":
+                        break
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.slow
 def test_the_log_is_json_lines_on_stderr_without_content_or_keys(command: Command) -> None:
     command.post("/v1/teach", LESSON)
     command.post("/v1/judge", {"input": LESSON["input"], "format": LESSON["format"]})
     command.post("/v1/judge", {"input": "", "zanzibar": 1})
+    with socket.create_connection(("127.0.0.1", int(command.url.rpartition(":")[2]))) as connection:
+        connection.sendall(b"zanzibar\r\n\r\n")
+        connection.recv(4096)
     httpx.get(command.url + "/v1/examples", headers={"authorization": "Bearer a8_zanzibarzanz_secret"})
     command.process.terminate()
     output, _ = command.process.communicate(timeout=40)
@@ -119,6 +169,7 @@ def test_the_log_is_json_lines_on_stderr_without_content_or_keys(command: Comman
     events = [json.loads(line)["event"] for line in logged.splitlines()]
     assert events[:2] == ["starting", "ready"]
     assert events.count("call") == 3
+    assert events.count("Invalid HTTP request received.") == 1  # a library's own, in the same form
     assert "zanzibar" not in logged
     assert command.key not in logged
     assert command.key.split("_")[2] not in logged

@@ -189,7 +189,7 @@ def test_a_failure_is_logged_without_what_was_taught(
     assert "Ticket number" not in logged
 
 
-def test_the_newest_version_is_the_newest_that_memory_still_holds(
+def test_a_newest_version_that_memory_lost_is_no_older_one(
     organization: str, replica: Callable[..., Versions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a8_http.versions._bytes_of", lambda version: 1)
@@ -197,7 +197,7 @@ def test_the_newest_version_is_the_newest_that_memory_still_holds(
     process, model = replica(), fit([])
 
     def keep(organization_id: str, seq: int) -> None:
-        process._keep(Version(organization_id, seq, 0, model))
+        process._keep(Version(organization_id, seq, 0, model), newest=True)
 
     def newest(organization_id: str) -> int | None:
         version = process.newest_kept(organization_id)
@@ -207,13 +207,10 @@ def test_the_newest_version_is_the_newest_that_memory_still_holds(
     keep(organization, 2)
     assert process.kept(organization, 1) is not None  # a pin was used last: the newest is dropped first
     keep("other", 1)
-    assert newest(organization) == 1
-    keep("other", 2)
-    assert (newest(organization), newest("other")) == (1, 2)  # what was asked for was used
-    keep("other", 3)
-    assert (newest(organization), newest("other")) == (None, 3)
+    assert (newest(organization), newest("other")) == (None, 1)
     keep(organization, 3)
-    assert newest(organization) == 3
+    keep("other", 2)
+    assert (newest(organization), newest("other")) == (3, 2)  # what was asked for was used
 
 
 def test_fits_go_on_after_a_renewal_that_fails(
@@ -417,6 +414,24 @@ def test_without_waiting_the_newest_version_that_is_ready_answers(
         second = ready(process.newest(row(store, organization), wait=True))
     assert second.seq == 2
     assert process.newest(row(store, organization), wait=False) is second
+
+
+def test_a_pin_never_stands_for_the_newest(
+    store: Store, organization: str, replica: Callable[..., Versions]
+) -> None:
+    old = teach(store, organization, 1)
+    ready(replica().newest(row(store, organization), wait=True))
+    while teach(store, organization, 2) == old:
+        time.sleep(0.1)
+    ready(replica().newest(row(store, organization), wait=True))
+    restarted = replica()
+    assert ready(restarted.at(row(store, organization), old)).seq == 1
+    assert ready(restarted.newest(row(store, organization), wait=False)).seq > 1
+    teach(store, organization, 3)
+    late = ready(restarted.at(row(store, organization), row(store, organization).head_at))
+    teach(store, organization, 4)
+    # Once the newest has been asked for, a pin that is newer than it is the newest that is ready.
+    assert ready(restarted.newest(row(store, organization), wait=False)) is late
 
 
 def test_closing_drops_what_waits(store: Store, organization: str) -> None:

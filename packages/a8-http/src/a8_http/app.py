@@ -1,7 +1,11 @@
 """The FastAPI application: the MCP endpoint, the REST interface, health and metrics."""
 
+import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -14,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from a8_http import __version__, metrics, openapi_page, rest
 from a8_http.authentication import Authentication
@@ -28,6 +33,11 @@ from a8_http.principals import Principal
 from a8_http.settings import Settings
 
 log = structlog.get_logger("a8_http.app")
+
+# A request that is not whole after so many seconds loses its connection: half-sent ones hold sockets.
+ARRIVAL_SECONDS = 30.0
+# After the calls in flight had their time: to finish a fit that runs and to close the database.
+CLOSING_SECONDS = 2.0
 
 DESCRIPTION = "Judge, teach and retract over REST. The same three tools are served over MCP at /mcp."
 
@@ -138,12 +148,64 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def serve(settings: Settings) -> None:
-    """Serve until Ctrl-C (exit 130) or SIGTERM; calls in flight have `graceful_seconds` to finish."""
-    configure_logs(settings.log_level)
-    log.info("starting", version=__version__, url=f"http://{settings.host}:{settings.port}")
+class Connection(HttpToolsProtocol):
+    """A connection that is closed when a request takes longer than ARRIVAL_SECONDS to arrive."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The parts of a request move its deadline no further.
+        if self.cycle is None or self.cycle.more_body or self.cycle.response_complete:
+            self._wait()
+        else:
+            self._arrived()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(ARRIVAL_SECONDS, self._close)
+
+    def _arrived(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close(self) -> None:
+        log.info("request did not arrive", seconds=ARRIVAL_SECONDS)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server that is gone within its deadline after a signal, whatever its threads are doing."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; uvicorn calls it for SIGINT and SIGTERM."""
+        seconds = (self.config.timeout_graceful_shutdown or 0) + CLOSING_SECONDS
+        timer = threading.Timer(seconds, _leave, [128 + sig])
+        timer.daemon = True
+        timer.start()
+        super().handle_exit(sig, frame)
+
+
+def _leave(code: int) -> None:
+    # A thread cannot be stopped from outside, and what was acknowledged is on disk.
+    log.warning("stopped with calls still at work")
+    os._exit(code)
+
+
+def server(settings: Settings) -> Server:
+    """The server of one database, not running yet."""
     config = uvicorn.Config(
         create_app(settings),
+        http=Connection,
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -153,10 +215,17 @@ def serve(settings: Settings) -> None:
         # Behind a proxy the client's address is of no use here, and trusting its headers is a risk.
         proxy_headers=False,
     )
-    server = uvicorn.Server(config)
+    return Server(config)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until Ctrl-C (exit 130) or SIGTERM; calls in flight have `graceful_seconds` to finish."""
+    configure_logs(settings.log_level)
+    log.info("starting", version=__version__, url=f"http://{settings.host}:{settings.port}")
+    running = server(settings)
     try:
-        server.run()
+        running.run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    if not server.started:
+    if not running.started:
         raise SystemExit(1)

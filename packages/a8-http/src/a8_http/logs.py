@@ -1,8 +1,10 @@
 """Logs on stderr, one JSON object a line; they hold names, times and outcomes, never content or secrets."""
 
+import json
 import logging
 import sys
 import traceback
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -41,12 +43,15 @@ class NamesOnly(logging.Formatter):
     """A library's record without its arguments and its exception's text: both may quote a request."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname.lower()} {record.name}:{record.lineno} {record.msg}".strip()
+        fields: dict[str, Any] = {
+            "event": str(record.msg),
+            "logger": f"{record.name}:{record.lineno}",
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+        }
         if record.exc_info and record.exc_info[1] is not None:
-            line += " " + " ".join(
-                [where(record.exc_info[1])["exception"], *where(record.exc_info[1])["frames"]]
-            )
-        return line
+            fields.update(where(record.exc_info[1]))
+        return json.dumps(fields)
 
 
 def where(error: BaseException) -> dict[str, Any]:

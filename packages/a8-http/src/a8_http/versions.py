@@ -91,7 +91,8 @@ def model_name(asked: int, horizon: int) -> str:
 
 def stamp(seconds: int) -> str:
     """A horizon as it stands in an identifier."""
-    return datetime.fromtimestamp(seconds, UTC).strftime(_STAMP)
+    # strftime writes the years before 1000 without their zeros.
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dt%H%M%Sz}".rjust(16, "0")
 
 
 def _invalid(message: str) -> Refused:
@@ -322,6 +323,7 @@ class Versions:
             return None
         version = self.kept(organization_id, seq)
         if version is not None:
+            self._keep(version, newest=job.newest)
             return version
         recorded = self._claim(organization_id, seq)
         if recorded is _CLAIMED_ELSEWHERE:
@@ -339,7 +341,7 @@ class Versions:
             self._metrics.fit_seconds.observe(seconds)
         elif recorded != hash_:
             raise VersionChanged(f"version {seq} was recorded as {recorded} and is now {hash_}")
-        self._keep(version)
+        self._keep(version, newest=job.newest)
         return version
 
     def _newest_complete(self, organization_id: str) -> int | None:
@@ -451,25 +453,22 @@ class Versions:
         model = self._fit(organization_id, state)
         return Version(organization_id, seq, horizon, model), model.artefact_hash
 
-    def _keep(self, version: Version) -> None:
+    def _keep(self, version: Version, *, newest: bool) -> None:
+        """Hold a version; one that was fitted for a pin stands for the newest only after an older one did."""
         key = (version.organization_id, version.seq)
         with self._lock:
+            before = self._newest.get(version.organization_id)
+            if version.seq > before if before is not None else newest:
+                self._newest[version.organization_id] = version.seq
             if key in self._kept:
                 return
             self._kept[key] = version
             self._kept_bytes += _bytes_of(version)
-            self._newest[version.organization_id] = max(
-                version.seq, self._newest.get(version.organization_id, 0)
-            )
             while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
                 (organization_id, seq), dropped = self._kept.popitem(last=False)
                 self._kept_bytes -= _bytes_of(dropped)
-                if self._newest[organization_id] == seq:
-                    older = [kept for one, kept in self._kept if one == organization_id]
-                    if older:
-                        self._newest[organization_id] = max(older)
-                    else:
-                        del self._newest[organization_id]
+                if self._newest.get(organization_id) == seq:
+                    del self._newest[organization_id]
 
 
 def _bytes_of(version: Version) -> int:
