@@ -75,6 +75,33 @@ def taught(store: Store, call: Call) -> str:
 # Judging
 
 
+def test_a_short_judge_that_was_had_before_takes_no_thread_on_a_local_file(
+    process: tuple[Call, Operations], taught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, operations = process
+    threads: list[str] = []
+    hop = operations._in_thread
+
+    async def counted(work: Callable[..., Any], *arguments: Any) -> Any:
+        threads.append(work.__name__)
+        return await hop(work, *arguments)
+
+    monkeypatch.setattr(operations, "_in_thread", counted)
+
+    def took(arguments: dict[str, Any]) -> int:
+        first = call("judge", key(taught), **arguments)
+        threads.clear()
+        assert call("judge", key(taught), **arguments) == first
+        return len(threads)
+
+    time.sleep(1.1)  # the second of the last lesson is over, and its version is fitted in the next call
+    short = judged("The courier has lost my second parcel.", model="a8:80")
+    assert took(short) == (0 if operations.store.is_sqlite else 1)
+    assert took(judged("The courier lost it. " * 200, model="a8:80")) == 1
+    version = call("judge", key(taught), **short)["model"]
+    assert took({**short, "model": version}) == 1
+
+
 def test_a_verdict_names_its_version_and_minimum_accuracy(call: Call, taught: str) -> None:
     result = call("judge", key(taught), **judged("The courier lost my parcel.", model="a8:80"))
     assert result["verdict"] == {"queue": "shipping"}

@@ -7,6 +7,7 @@ the arguments, the permission that this very request needs, the model, the harm 
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -46,6 +47,8 @@ PAGE = 100
 MOST_TEST_CASES = 1_000
 # Calls that work at the same time in this process; the others queue.
 THREADS = 16
+# A judge of so many characters, if it was among the last ones, is answered without a thread.
+QUICK_CHARACTERS, MOST_QUICK = 2_000, 20_000
 # Fitted criteria kept for the next version, in this process.
 MOST_FITTED_GROUPS = 32
 
@@ -69,6 +72,8 @@ class Operations:
         self._metrics = metrics
         self._cache = FitCache(MOST_FITTED_GROUPS)
         self.store = Store(settings.database_url)
+        # Hashes of the short judge calls of late, on the event loop only.
+        self._judged: OrderedDict[int, None] = OrderedDict()
         self.by_name = {
             "judge": self.judge,
             "teach": self.teach,
@@ -123,12 +128,36 @@ class Operations:
 
     async def judge(self, principal: Principal, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A verdict, an abstention, or the taught examples where the request asks for them."""
-        call, result = await self._in_thread(self._begin_judging, principal, arguments)
+        if self._at_hand(principal, arguments):
+            call, result = self._begin_judging(principal, arguments)
+        else:
+            call, result = await self._in_thread(self._begin_judging, principal, arguments)
         if result is not None:
             return result
         await self._pass_filter(call.organization, call.request, open_allowed=True)
         version = await self._version(principal, call.organization, call.name)
         return await self._in_thread(_judged, version, call.request, call.name)
+
+    def _at_hand(self, principal: Principal, arguments: Mapping[str, Any]) -> bool:
+        """Whether a judge needs memory and a local file alone, so that a thread would cost more than it.
+
+        That is a short call which this process had before, for the newest version.
+        """
+        if not self.store.is_sqlite or self._versions.newest_kept(principal.organization_id) is None:
+            return False
+        try:
+            text = repr(arguments)
+        except RecursionError:
+            return False
+        if len(text) > QUICK_CHARACTERS or "@" in str(arguments.get("model")):
+            return False
+        key = hash((principal.organization_id, text))
+        known = key in self._judged
+        self._judged[key] = None
+        self._judged.move_to_end(key)
+        if len(self._judged) > MOST_QUICK:
+            self._judged.popitem(last=False)
+        return known
 
     def _begin_judging(
         self, principal: Principal, arguments: Mapping[str, Any]
