@@ -80,8 +80,8 @@ def a8_http(database: str) -> Any:
     )
 
 
-def bare(database: str, key: str) -> Any:
-    return served([sys.executable, __file__, "--bare"], "/", A8_DATABASE_URL=database, BENCH_KEY=key)
+def bare(database: str) -> Any:
+    return served([sys.executable, __file__, "--bare"], "/", A8_DATABASE_URL=database)
 
 
 class Connection:
@@ -286,7 +286,7 @@ async def overhead(database: str, organization: Organization, count: int, rounds
         "bare: operation": lambda arguments: posted("/operation", key, arguments),
     }
     measured: dict[str, list[float]] = {name: [] for name in ways}
-    with a8_http(database) as server, bare(database, key) as other:
+    with a8_http(database) as server, bare(database) as other:
         for name, make in ways.items():
             await cpu_of(other if name.startswith("bare") else server, list(map(make, all_arguments[:200])))
         for _ in tqdm(range(rounds), desc="overhead", leave=False):
