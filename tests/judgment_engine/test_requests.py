@@ -468,3 +468,70 @@ def test_negations_directions_and_numbers_tell_criteria_apart(one: str, other: s
 )
 def test_paraphrases_have_the_same_signature(one: str, other: str) -> None:
     assert signature(one) == signature(other)
+
+
+@pytest.mark.parametrize(
+    ("told", "question"),
+    [
+        ("I filed a motion with precedents.", "Is the file complete?"),
+        ("The attorney must argue well and cite precedents.", "Does the memo qualify?"),
+        ("They always decide with precedents!", "Which court is it?"),
+    ],
+)
+def test_a_statement_about_precedents_is_part_of_the_case(told: str, question: str) -> None:
+    request = parse_request(f"{told} {question}")
+    assert (request.criterion, request.subject, request.wants_precedents) == (question, told, False)
+
+
+def test_a_system_text_orders_precedents_in_a_statement_too() -> None:
+    messages = [
+        {"role": "system", "content": "You sort tickets into queues and cite precedents."},
+        {"role": "user", "content": "It arrived crushed."},
+    ]
+    request = parse_request(messages)
+    assert request.wants_precedents
+    assert request.criterion == "You sort tickets into queues."
+
+
+@pytest.mark.parametrize(
+    ("text", "criterion"),
+    [
+        ("What have you been told about my refund? I have waited three weeks.", None),
+        ("Did I teach my son well? He failed the exam.", "Did I teach my son well?"),
+        ("Tell me what I told you before. Is the order late?", "Is the order late?"),
+        ("Show my examples to the reviewer. Is this done?", "Is this done?"),
+    ],
+)
+def test_a_case_beside_a_question_about_what_was_told_is_judged(text: str, criterion: str | None) -> None:
+    request = parse_request(text)
+    assert not request.is_recall
+    assert request.criterion == (criterion or "What have you been told about my refund?")
+
+
+@pytest.mark.parametrize(
+    "more", ["", " Thanks!", " I forgot.", " Please list them all.", " Show the newest."]
+)
+def test_a_recall_may_be_polite(more: str) -> None:
+    assert parse_request(f"What have I taught you about refunds?{more}").is_recall
+
+
+@pytest.mark.parametrize("marks", ["?", "?!", "!?", "??", "?...", "?…", "؟", "？！"])
+def test_a_question_may_end_in_more_than_its_mark(marks: str) -> None:
+    request = parse_request(f"Is it urgent{marks} The shop is down.")
+    assert (request.criterion, request.subject) == (f"Is it urgent{marks}", "The shop is down.")
+
+
+@pytest.mark.parametrize(
+    ("latest", "alone"),
+    [
+        ("发票地址写错了请更正账单", True),
+        ("好的", False),
+        ("分かりました", False),
+        ("请求书の宛先を直してください", True),
+    ],
+)
+def test_a_clause_without_spaces_is_no_short_message(latest: str, alone: bool) -> None:
+    earlier = "我的包裹在运输途中损坏了我想要退款"
+    turns = [{"role": "user", "content": earlier}, {"role": "user", "content": latest}]
+    request = parse_request([{"role": "system", "content": "哪个部门？"}, *turns])
+    assert request.subject == (latest if alone else f"{earlier}\n{latest}")

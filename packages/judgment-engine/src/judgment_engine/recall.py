@@ -84,6 +84,16 @@ _YES_NO = re.compile(
     r"\s{0,9}(?:do|does|did|is|are|was|were|has|have|had|can|could|should|would|will|must|may)\b(?!\s+not\b)",
     re.IGNORECASE,
 )
+# A sentence with a subject of its own tells something; what asks for precedents is a question or an order.
+_STATEMENT = re.compile(
+    r"\W{0,9}(?:i|we|you|he|she|it|they|there|this|that|these|those|the|an?|my|our|your|his|her|its|their"
+    r"|some|all|every|each|no|many|most)\b(?![^.!?\n]*\?)",
+    re.IGNORECASE,
+)
+_OF_TEACHING = re.compile(
+    r"\b(?:taught|teach|learn\w*|examples?|precedents?|show|list|tell|remind|give|find|all of them)\b",
+    re.IGNORECASE,
+)
 _BREAK = re.compile(r"[.!?]\s|\n")
 
 
@@ -96,6 +106,13 @@ def is_recall_text(text: str) -> bool:
     return not asked or not rest.strip() or _RECALL.match(rest) is not None
 
 
+def goes_with_recall(sentence: str, *, is_question: bool) -> bool:
+    """Whether a sentence beside a recall belongs to it: a courtesy, or more about what was taught."""
+    if _OF_TEACHING.search(sentence):
+        return True
+    return not is_question and len(content_terms(sentence)) < 2
+
+
 def topic_of(text: str) -> str | None:
     """What a recall asks about: the text after its last about, on, for or of; None when it names no topic."""
     for cue in reversed(list(_TOPIC_CUE.finditer(text))):
@@ -104,16 +121,20 @@ def topic_of(text: str) -> str | None:
     return None
 
 
-def without_precedents_clause(text: str) -> tuple[str, bool]:
-    """The text without the words that ask for precedents, and whether there were any."""
+def without_precedents_clause(text: str, *, instructs: bool = False) -> tuple[str, bool]:
+    """The text without the words that ask for precedents, and whether there were any.
+
+    `instructs` says that every sentence is an order, as in a system text; elsewhere a statement asks nothing.
+    """
     if match := _near_precedents(_CLAUSE_SENTENCE, text):
         before, after = text[: match.start()], text[match.end() :]
         return (before.rstrip() + after if before.strip() else after.lstrip()), True
     if match := _near_precedents(_CLAUSE_TAIL, text):
         breaks = [found.end() for found in _BREAK.finditer(text, 0, match.start())]
         sentence = text[breaks[-1] if breaks else 0 :]
-        # "Does the brief name a court and cite precedents?" asks about the brief.
-        if match["comma"] or not _YES_NO.match(sentence):
+        # "Does the brief name a court and cite precedents?", "I filed it with precedents." tell of a case.
+        tells = _YES_NO.match(sentence) or (not instructs and _STATEMENT.match(sentence))
+        if match["comma"] or not tells:
             return text[: match.start()] + text[match.end() :], True
     return text, False
 

@@ -10,7 +10,14 @@ from functools import cached_property, lru_cache, wraps
 from typing import TypeVar, cast
 
 from judgment_engine.errors import EngineError
-from judgment_engine.recall import STOP_WORDS, WORD, is_recall_text, topic_of, without_precedents_clause
+from judgment_engine.recall import (
+    STOP_WORDS,
+    WORD,
+    goes_with_recall,
+    is_recall_text,
+    topic_of,
+    without_precedents_clause,
+)
 from judgment_engine.verdicts import Format, Node, canonical_json, check_answer, read_format
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -23,11 +30,13 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_QUESTION_MARKS = "?？؟"
+_QUESTION_MARKS, _END_MARKS = frozenset("?？؟"), ".!?…؟。！？"
 _CLOSING = "\"'”’»)]"
 _SENTENCE_END = re.compile(
     rf"(?<![.!?…؟])[.!?…؟]++[{re.escape(_CLOSING)}]*+(?=\s|$)|[。！？]++[{re.escape(_CLOSING)}」』]*+|\n"
 )
+# Scripts without spaces between words: four of their characters count as one more word.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _NO_SENTENCE_END = frozenset({"mr", "mrs", "ms", "dr", "prof", "vs", "e.g", "i.e", "approx", "cf", "fig"})
 
 # Words that point back at something said before.
@@ -149,7 +158,7 @@ def parse_request(input: object, format: object = None) -> Request:
     if not systems and not any(messages[index].content.strip() for index in users):
         raise EngineError("input", "is empty", "a string or a list of messages with words passes")
     latest = messages[users[-1]].content
-    if read is None and not systems and is_recall_text(latest) and not _is_follow_up(latest, len(users)):
+    if read is None and not systems and _is_recall(latest) and not _is_follow_up(latest, len(users)):
         return _request(messages, messages, is_string, None, None, latest, recall=True)
     asked, wanted = _without_clauses(messages, users, bool(systems))
     users = [index for index, m in enumerate(asked) if m.role == "user"]
@@ -237,6 +246,14 @@ def _decoded_messages(text: str) -> list[object] | None:
     )
 
 
+def _is_recall(text: str) -> bool:
+    """Whether a text asks what was taught, without a case to judge beside it."""
+    if not is_recall_text(text):
+        return False
+    rest = [text[start:end] for start, end in sentences(text)][1:]
+    return all(goes_with_recall(sentence, is_question=_is_question(sentence)) for sentence in rest)
+
+
 def _is_follow_up(latest: str, users: int) -> bool:
     """Whether the latest message only asks for the precedents of what was asked before."""
     rest, asked = without_precedents_clause(latest)
@@ -258,7 +275,7 @@ def _without_clauses(
         follow_up = index == users[-1] and _is_follow_up(message.content, len(users))
         if not own and not follow_up:
             continue
-        text, asked = without_precedents_clause(message.content)
+        text, asked = without_precedents_clause(message.content, instructs=message.role != "user")
         # A message of nothing but the clause stays when there is nothing else to judge.
         if asked and (text.strip() or follow_up):
             wanted = True
@@ -284,7 +301,8 @@ def _read_together(texts: list[str]) -> str:
     for place, text in enumerate(texts):
         words = [word.casefold().replace("’", "'") for word in WORD.findall(text)]
         points_back = bool(words) and (words[0] in _BACK_PRONOUNS or words[0] == "and")
-        few = sum(word not in STOP_WORDS for word in words) < FEW_CONTENT_WORDS
+        content = sum(1 + len(_UNSPACED.findall(word)) // 4 for word in words if word not in STOP_WORDS)
+        few = content < FEW_CONTENT_WORDS
         if place and not (few or points_back):
             together.clear()
         together.append(text.strip())
@@ -295,12 +313,18 @@ def _question_and_rest(text: str) -> tuple[str | None, str]:
     """The last sentence that ends in a question mark, and the text around it."""
     found: tuple[int, int] | None = None
     for start, end in sentences(text):
-        if text[start:end].rstrip().rstrip(_CLOSING + "」』").endswith(tuple(_QUESTION_MARKS)):
+        if _is_question(text[start:end]):
             found = start, end
     if found is None:
         return None, text.strip()
     start, end = found
     return text[start:end].strip(), " ".join(filter(None, (text[:start].strip(), text[end:].strip())))
+
+
+def _is_question(sentence: str) -> bool:
+    """Whether a question mark is among the marks at the end: "?", "?!", "?..." and a closing quote after."""
+    closed = sentence.rstrip().rstrip(_CLOSING + "」』")
+    return not _QUESTION_MARKS.isdisjoint(closed[len(closed.rstrip(_END_MARKS)) :])
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
