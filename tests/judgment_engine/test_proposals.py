@@ -1,6 +1,9 @@
 """A proposal is read from a person's words: the answer they state, and the case it is about."""
 
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -314,3 +317,169 @@ def test_values_that_are_named_often_do_not_multiply_the_reading() -> None:
     format = {"properties": {"q": {"enum": ["a", *("_" * i + "a" for i in range(1, 60)), *"bcdefghij"]}}}
     proposal = fit([]).propose(parse_request("send a " * 140, format))
     assert proposal.answer == {"q": "a"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "answer"),
+    [
+        (["C", "C++", "C#"], "Template errors go to C++.", "C++"),
+        (["tier-1 / urgent", "tier-1"], "Outages go to tier-1 / urgent.", "tier-1 / urgent"),
+        (["A", "A-", "B"], "This essay gets an A- because of its end.", "A-"),
+        (["A", "A-", "B"], "This essay gets an A - its end is good.", "A"),
+        ([".NET", "Java"], "Assembly errors go to .NET.", ".NET"),
+        (["past due", "open"], "Late invoices are past_due.", "past due"),
+        (["past due", "open"], "Late invoices are PAST - due.", "past due"),
+        (["iPhone", "tablet"], "Screen tickets go to iPhone.", "iPhone"),
+        (["case", "box"], "Leather tickets go to cases.", "case"),
+        (["case", "box"], "Paper tickets go to boxes.", "box"),
+        (["Straße", "Platz"], "Kerb tickets go to STRASSE.", "Straße"),
+        (["billing", "sales"], "Old tickets go to billing_queue.", None),
+        (["billing", "sales"], "Old tickets go to my_billing.", None),
+        (["art", "start"], "Old tickets go to started.", None),
+    ],
+)
+def test_a_value_is_named_by_its_words_and_its_punctuation(
+    values: list[str], words: str, answer: str | None
+) -> None:
+    for given in (values, values[::-1]):
+        shape = read_format({"enum": given}).shape
+        found = read_statement(words, leaf_nodes(shape), {}, None)
+        assert (None if found is None else found.labels) == (
+            None if answer is None else answer_leaves(answer, shape).labels
+        )
+
+
+# Values with the same words
+
+ALIKE = ["past_due", "past due", "Past Due", "pastDue", "past-due"]
+
+
+@pytest.mark.parametrize("spelled", ALIKE)
+@pytest.mark.parametrize("labels", [ALIKE, ALIKE[::-1]])
+def test_of_values_that_read_alike_the_one_spelled_in_the_words_is_meant(
+    spelled: str, labels: list[str]
+) -> None:
+    words = f"Late invoices go to {spelled}."
+    free, fixed = {"type": "string"}, {"enum": labels}
+    members = {"type": "array", "items": {"enum": labels}}
+    for format, answer in ((free, spelled), (fixed, spelled), (members, [spelled])):
+        shape = read_format(format).shape
+        known = {(): [f'"{label}"' for label in labels]}
+        found = read_statement(words, leaf_nodes(shape), known, None)
+        assert found is not None
+        assert found.labels == answer_leaves(answer, shape).labels
+        assert found.strength == 2
+
+
+def test_the_spelling_chooses_among_values_and_not_among_places() -> None:
+    leaves = leaf_nodes(read_format({"enum": ["Billing", "shipping"]}).shape)
+    found = read_statement("Billing address changes go to billing.", leaves, {}, None)
+    assert found is not None
+    assert found.labels == {(): '"Billing"'}
+    assert found.subject == "Billing address changes."
+
+
+def test_values_that_read_alike_are_chosen_among_in_every_process_alike() -> None:
+    script = """
+from judgment_engine.proposals import read_statement
+from judgment_engine.verdicts import Leaf
+for name in "abcdefgh":
+    taught = frozenset(f'"{name}{mark}due"' for mark in ("_", " ", "__", "-"))
+    print(read_statement(f"It goes to {name.upper()} Due.", {(): Leaf("string")}, {(): taught}, None).labels)
+"""
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1
+
+
+# How much work a reading is
+
+
+def calls(text: str, format: Any, taught: Iterable[str] = (), criterion: str | None = None) -> int:
+    """How many functions a reading calls, Python's and the interpreter's own."""
+    leaves = leaf_nodes(read_format(format).shape)
+    count = 0
+
+    def counting(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counting)
+    try:
+        read_statement(text, leaves, dict.fromkeys(leaves, taught), criterion)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+KIND = " ".join(
+    f"All the tickets of kind {letter} should go to the desk." for letter in "bcdefghijklmnopqrstu"
+)
+THE = [f"the {number}" for number in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "taught"),
+    [
+        ({"enum": THE}, []),
+        ({"type": "array", "items": {"enum": THE}}, []),
+        ({"type": "string"}, [f'"{value}"' for value in THE]),
+    ],
+)
+def test_a_value_is_not_read_again_for_each_sentence_and_property(leaf: Any, taught: list[str]) -> None:
+    # 20 sentences, 10 properties and 1,000 values: 200,000 readings if each were read for each.
+    format = {"$defs": {"v": leaf}, "properties": {f"p{i}": {"$ref": "#/$defs/v"} for i in range(10)}}
+    assert calls(KIND, format, frozenset(taught)) < 60_000
+
+
+def test_the_work_for_nested_values_does_not_grow_with_their_number() -> None:
+    text = "A " * 400 + "is the text."
+    few, many = ([" ".join(["a"] * length) for length in range(1, most)] for most in (20, 200))
+    assert calls(text, {"enum": many}) < 4 * calls(text, {"enum": few})
+
+
+def test_values_that_read_alike_do_not_multiply_the_reading_of_a_list() -> None:
+    values = ["_" * length + "a" for length in range(1, 300)]
+    assert calls("A " * 400, {"type": "array", "items": {"enum": values}}) < 60_000
+
+
+def test_numbers_and_booleans_are_not_read_again_for_each_property() -> None:
+    numbers = " ".join(" ".join(str(1000 * j + i) for i in range(190)) + "." for j in range(2, 7))
+    leaf = {"type": "number", "multipleOf": 7000.5}
+    assert calls(numbers, {"properties": {f"p{i}": leaf for i in range(100)}}) < 500_000
+    yes = " ".join(["It is " + "no word here " * 70 + "."] * 5)
+    format = {"properties": {f"p{i}": {"type": "boolean"} for i in range(200)}}
+    assert calls(yes, format, criterion="Is it a thing, and which thing? " * 50) < 60_000
+
+
+def test_of_many_numbers_the_one_after_a_cue_is_read() -> None:
+    leaves = leaf_nodes(read_format({"type": "integer"}).shape)
+    found = read_statement(" ".join(map(str, range(20, 60))) + " are rated 4.", leaves, {}, None)
+    assert found is not None
+    assert found.labels == {(): "4"}
+
+
+def test_the_case_of_a_statement_is_embedded_once_for_all_groups(embed: Embed) -> None:
+    asked: list[Sequence[str]] = []
+
+    def counted(texts: Sequence[str]) -> Vectors:
+        asked.append(texts)
+        return embed(texts)
+
+    answers = {"My parcel is late.": {"queue": "shipping"}, "The card was charged.": {"queue": "billing"}}
+    criteria = [QUEUE, "Which desk reads the letter?", "Who answers the mail?"]
+    model = fit(
+        [e for i, c in enumerate(criteria) for e in taught(c, answers, FORMAT, 10 * i)], embed=counted
+    )
+    asked.clear()
+    model.propose(parse_request("Double charges go to billing."))
+    assert asked[0] == ["Double charges go to billing.", "Double charges."]

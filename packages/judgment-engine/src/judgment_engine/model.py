@@ -530,10 +530,12 @@ class Model:
                     found.append((group, statement))
         if not found:
             return None
-        words, *subjects = self._embed([request.subject, *(statement.subject for _, statement in found)])
+        texts = list(dict.fromkeys([request.subject, *(statement.subject for _, statement in found)]))
+        vectors = dict(zip(texts, self._embed(texts), strict=True))
+        words = vectors[request.subject]
         best: tuple[float, Group, Statement] | None = None
-        for (group, statement), vector in zip(found, subjects, strict=True):
-            cosines = exact_cosines(vector, self.vectors[group.rows])
+        for group, statement in found:
+            cosines = exact_cosines(vectors[statement.subject], self.vectors[group.rows])
             near = float(np.sort(cosines)[-NEAREST_SUBJECTS:].mean())
             place = self._criterion_place.get(normal_form(group.criterion or ""))
             alike = 0.0

@@ -2,17 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
 
 from judgment_engine.errors import EngineError
 from judgment_engine.recall import WORD, content_terms
 from judgment_engine.requests import has_only_references, sentences
-from judgment_engine.verdicts import ABSENT, Format, Leaf, Path, allows, canonical_json
+from judgment_engine.verdicts import Format, Leaf, Path, allows, canonical_json
 
 MOST_SENTENCES = 20  # of a text, its last ones, are searched for a statement
 MOST_HEAD = 1000  # characters of a sentence that can be one
+MOST_NESTED = 8  # names that start at one place of a sentence are read, the longest ones
+MOST_NUMBERS = 10  # of a sentence are read, those after a cue first
 CUE_REACH = 25  # characters between a cue and the value it points at
 LEAST_FIT = 0.25  # of a taught group to a person's words
 SUBJECT_WEIGHT, CRITERION_WEIGHT, STRENGTH_WEIGHT = 0.5, 0.3, 0.1
@@ -73,6 +77,12 @@ _VALUE_END = re.compile(
     r"[,.;:!?\n]|\s(?:when|if|even|because|since|unless|although|after|before|and|but|not)\b", re.IGNORECASE
 )
 _ARTICLE = re.compile(r"^\s*(?:the|a|an|to)\s", re.IGNORECASE)
+# What stands between the words of a value. A hyphen at the edge of a word belongs to it: "A-" is no "A".
+_BETWEEN = r"(?<=\w)-+(?=\w)|[\s_](?:[\s_-]*[\s_])?"
+_PIECE = re.compile(rf"(?P<between>{_BETWEEN})|.", re.DOTALL)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NAME_START = re.compile(r"(?<!\w)[^\s_]")
+_NAME_END = re.compile(r"(?:e?s)?(?!\w)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -122,23 +132,24 @@ def read_statement(
     `taught` are labels that a leaf without an enum may take.
     """
     best: Statement | None = None
+    sought = _Sought(leaves, taught, criterion)
     parts = [text[start:end].strip() for start, end in sentences(text)]
     if len(parts) > MOST_SENTENCES:
         parts = [" ".join(parts[:-MOST_SENTENCES]), *parts[-MOST_SENTENCES:]]
-    for index, part in enumerate(parts):
-        sentence = _without_lead_in(part)
-        others = [_without_lead_in(other) for other in parts[:index] + parts[index + 1 :]]
+    parts = [_without_lead_in(part) for part in parts]
+    for index, sentence in enumerate(parts):
         reason = _REASON.search(sentence)
         # "... go to billing, even when it came late", but also "What came after midnight goes to nights".
         for cut in (reason, None) if reason else (None,):
-            head = sentence[: cut.start()] if cut else sentence
-            found = _read_leaves(head, leaves, taught, criterion) if len(head) <= MOST_HEAD else {}
+            head = _head(sentence[: cut.start() if cut else MOST_HEAD + 1][: MOST_HEAD + 1])
+            found = sought.read(head) if len(head.text) <= MOST_HEAD else {}
             if found:
                 strength = max(one.strength for one in found.values())
                 if best is None or strength > best.strength:
                     labels = {path: one.label for path, one in found.items()}
                     place = min(one.start for one in found.values())
-                    subject, explicit = _subject(head, place, cut, " ".join(filter(None, others)))
+                    others = " ".join(filter(None, parts[:index] + parts[index + 1 :]))
+                    subject, explicit = _subject(head, place, cut, others)
                     best = Statement(labels, strength, explicit, subject)
                 break
     return best
@@ -148,7 +159,7 @@ def read_alone(text: str) -> tuple[str, str, str] | None:
     """A criterion, subject and answer from words alone: what stands around a cue; None without one."""
     for start, end in sentences(text)[-MOST_SENTENCES:]:
         sentence = _without_lead_in(text[start:end].strip())[:MOST_HEAD]
-        cues = list(_cues(sentence))
+        cues = list(_CUE.finditer(sentence))
         cue = next((match for match in cues if match["strong"]), cues[0] if cues else None)
         order = _ORDER.search(sentence)
         if order is not None and (cue is None or order.start() <= cue.start()):
@@ -169,6 +180,112 @@ def read_alone(text: str) -> tuple[str, str, str] | None:
     return None
 
 
+# What a sentence holds, whatever is looked for in it
+
+
+@dataclass
+class _Place:
+    """The best place of a name, and that of each of its spellings: a strength and a negative start."""
+
+    best: tuple[float, int]
+    spelled: dict[str, tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class _Number:
+    label: str
+    strength: float
+    start: int
+
+
+class _Head:
+    """A sentence, or its part before a reason; each thing in it is read once, whoever looks for it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.cues = tuple(_CUE.finditer(text))
+        self.orders = tuple(_ORDER.finditer(text))
+        self._cued = _reach(cue.end("cue") for cue in (*self.cues, *self.orders))
+        self._refused = _reach(o.end() for o in self.orders if self._is_against(o.start()))
+
+    def _is_against(self, place: int) -> bool:
+        return _AGAINST.search(self.text, max(0, place - 40), place) is not None
+
+    def strength(self, place: int) -> float:
+        """Of a value named there: 2 near after a cue, else 1; less 3 after a negation."""
+        against = place in self._refused or self._is_against(place)
+        return (2.0 if place in self._cued else 1.0) - 3.0 * against
+
+    def named(self, names: "_Names") -> dict[str, _Place]:
+        """Where each of these names stands."""
+        found: dict[str, _Place] = {}
+        plain, places, ends = self._plain
+        for start, place in self._starts:
+            fitting = (name for name in names.beginning(plain[start:]) if start + len(name) in ends)
+            here = None
+            for name in islice(fitting, MOST_NESTED):
+                here = here or (self.strength(place), -place)
+                if here[0] <= 0:
+                    break
+                spelling = self.text[place : places[start + len(name)]]
+                one = found.setdefault(name, _Place(here, {}))
+                one.best = max(one.best, here)
+                one.spelled[spelling] = max(one.spelled.get(spelling, here), here)
+        return found
+
+    @cached_property
+    def _plain(self) -> tuple[str, list[int], frozenset[int]]:
+        """The words as `_plain` writes them, where each character comes from, and where a name may end."""
+        plain: list[str] = []
+        places: list[int] = []
+        for piece in _PIECE.finditer(self.text):
+            written = " " if piece["between"] else piece[0].casefold()
+            plain.append(written)
+            places.extend([piece.start()] * len(written))
+        places.append(len(self.text))
+        ends = frozenset(end for end, place in enumerate(places) if _NAME_END.match(self.text, place))
+        return "".join(plain), places, ends
+
+    @cached_property
+    def _starts(self) -> list[tuple[int, int]]:
+        """Where a name may start, in the plain words and in the text."""
+        _, places, _ = self._plain
+        first = {place: start for start, place in reversed(list(enumerate(places)))}
+        return [(start, place) for place, start in first.items() if _NAME_START.match(self.text, place)]
+
+    @cached_property
+    def numbers(self) -> list[_Number]:
+        """The numbers, those after a cue first."""
+        found: dict[str, _Number] = {}
+        for match in _NUMBER.finditer(self.text):
+            word = match[0].lower()
+            label = canonical_json(_NUMBER_WORDS.index(word) if word in _NUMBER_WORDS else float(word))
+            one = _Number(label, 2.0 if match.start() in self._cued else 1.0, match.start())
+            if label not in found or found[label].strength < one.strength:
+                found[label] = one
+        return sorted(found.values(), key=lambda one: (-one.strength, one.start))[:MOST_NUMBERS]
+
+    @cached_property
+    def told(self) -> tuple[str, int] | None:
+        """Yes or no by negation, and where; None where the words say neither."""
+        yes, no = _YES.search(self.text), _NO.search(self.text)
+        places = [match.start() for match in (yes, no) if match is not None]
+        return ("true" if no is None else "false", min(places)) if places else None
+
+    @cached_property
+    def terms(self) -> frozenset[str]:
+        """The content words but the role nouns."""
+        return frozenset(word for word in content_terms(self.text) if not _ROLE_NAMED.fullmatch(word))
+
+
+# Every taught group reads the same words.
+_head = lru_cache(maxsize=64)(_Head)
+
+
+def _reach(ends: Iterable[int]) -> frozenset[int]:
+    return frozenset(place for end in ends for place in range(end, end + CUE_REACH + 1))
+
+
 # What a leaf is told to be
 
 
@@ -179,113 +296,135 @@ class _Found:
     start: int
 
 
-def _read_leaves(
-    head: str, leaves: Mapping[Path, Leaf], taught: Mapping[Path, Iterable[str]], criterion: str | None
-) -> dict[Path, _Found]:
-    found = {
-        path: _read_leaf(head, path, leaf, taught.get(path, ()), criterion) for path, leaf in leaves.items()
-    }
-    return {path: one for path, one in found.items() if one is not None}
+class _Names:
+    """Names in plain writing, to find those that a text begins with without trying each."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._sorted = sorted(names)
+        self._inner: dict[str, str] = {}  # a name to the longest other one that it begins with
+        around = ""
+        for name in self._sorted:
+            while not name.startswith(around):
+                around = self._inner[around]
+            self._inner[name] = around
+            around = name
+
+    def beginning(self, text: str) -> Iterator[str]:
+        """The names that a text begins with, the longest first."""
+        # Whatever sorts between a text and a name that it begins with begins with that name too.
+        place = bisect_right(self._sorted, text)
+        name = self._sorted[place - 1] if place else ""
+        while name:
+            if text.startswith(name):
+                yield name
+            name = self._inner[name]
 
 
-def _read_leaf(
-    head: str, path: Path, leaf: Leaf, taught: Iterable[str], criterion: str | None
-) -> _Found | None:
-    if leaf.kind == "array":
-        members = [found for label in leaf.values or () if (found := _named(head, label)) is not None]
-        if not members:
-            return None
-        label = f"[{','.join(found.label for found in members)}]"
-        return _Found(label, max(f.strength for f in members), min(f.start for f in members))
-    labels = [*(leaf.values or ()), *(label for label in taught if leaf.kind in ("any", "string"))]
-    kinds = {_kind(label) for label in labels}
-    if leaf.kind == "boolean" or kinds == {"boolean"}:
-        found = _read_boolean(head, path, criterion)
-    elif leaf.kind in ("integer", "number") or kinds == {"number"}:
-        found = _read_number(head, leaf, labels)
-    else:
-        found = _read_name(head, labels)
-    return found if found is not None and allows(leaf, found.label) else None
+@dataclass(frozen=True)
+class _Values:
+    """The labels of a leaf, those of text by their name and then by their spelling; "text" of mixed kinds."""
+
+    labels: frozenset[str]
+    kind: str
+    named: Mapping[str, Mapping[str, str]]
+
+
+# A format often asks many leaves for the same values, and a group's taught ones come again.
+@lru_cache(maxsize=4)
+def _values(values: tuple[str, ...], taught: frozenset[str]) -> _Values:
+    # A set has no order: of values with the same name the first one is meant, in every process.
+    labels = (*values, *sorted(taught))
+    named: dict[str, dict[str, str]] = {}
+    for label in labels:
+        spelled = str(json.loads(label)) if label.startswith('"') else ""
+        if len(spelled) <= MOST_HEAD:
+            for name in (_plain(spelled), _plain(_CAMEL.sub(" ", spelled))):
+                named.setdefault(name, {}).setdefault(spelled, label)
+    named.pop("", None)
+    kinds = set(map(_kind, labels))
+    return _Values(frozenset(labels), kinds.pop() if len(kinds) == 1 else "text", named)
+
+
+def _plain(text: str) -> str:
+    """Words in one case with one space between them."""
+    return re.sub(_BETWEEN, " ", text).casefold().strip()
 
 
 def _kind(label: str) -> str:
     return "boolean" if label in ("true", "false") else "number" if label[:1] in "-0123456789" else "text"
 
 
-def _read_name(head: str, labels: Iterable[str]) -> _Found | None:
-    # Of values with the same words the first one is meant.
-    distinct = {_name(label).casefold(): label for label in reversed(list(labels))}
-    found = [match for label in distinct.values() if (match := _named(head, label)) is not None]
-    return max(found, key=lambda f: (f.strength, len(f.label), -f.start), default=None)
+class _Sought:
+    """The leaves to read, taken apart once for all sentences."""
+
+    def __init__(
+        self, leaves: Mapping[Path, Leaf], taught: Mapping[Path, Iterable[str]], criterion: str | None
+    ) -> None:
+        self._leaves: list[tuple[Path, Leaf, _Values, list[str]]] = []
+        for path, leaf in leaves.items():
+            free = taught.get(path, ()) if leaf.kind in ("any", "string") else ()
+            values = _values(leaf.values or (), frozenset(free))
+            self._leaves.append((path, leaf, values, content_terms(" ".join(path[-1:]).replace("_", " "))))
+        self._criterion = content_terms(criterion or "")
+        self._names = _Names({name for _, _, values, _ in self._leaves for name in values.named})
+
+    def read(self, head: _Head) -> dict[Path, _Found]:
+        """What a sentence tells each leaf that it names."""
+        named = head.named(self._names)
+        about = not head.terms.isdisjoint(self._criterion)
+        found: dict[Path, _Found] = {}
+        for path, leaf, values, terms in self._leaves:
+            if leaf.kind == "array":
+                one = _read_members(leaf, values, named)
+            elif leaf.kind == "boolean" or values.kind == "boolean":
+                one = _read_boolean(head, leaf, about=about or not head.terms.isdisjoint(terms))
+            elif leaf.kind in ("integer", "number") or values.kind == "number":
+                one = _read_number(head, leaf, values)
+            else:
+                one = _read_name(values, named)
+            if one is not None:
+                found[path] = one
+        return found
 
 
-def _name(label: str) -> str:
-    """A text label as words, empty for any other label."""
-    if label == ABSENT or not label.startswith('"'):
-        return ""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(json.loads(label)).replace("_", " ")).strip()
+def _meant(labels: Mapping[str, str], place: _Place) -> list[str]:
+    """Of labels with one name those that are spelled as in the sentence, best first, else the first."""
+    exact = sorted(labels.keys() & place.spelled.keys(), key=place.spelled.__getitem__, reverse=True)
+    return [labels[spelling] for spelling in exact] or [next(iter(labels.values()))]
 
 
-def _named(head: str, label: str) -> _Found | None:
-    """The best place where a value is named: 2 near after a cue, else 1; less 3 after a negation."""
-    name = _name(label)
-    # A pattern is dear, and most values of a long list are not in the words at all.
-    if not name or name.split()[0].lower() not in head.lower():
+def _read_name(values: _Values, named: Mapping[str, _Place]) -> _Found | None:
+    names = values.named.keys() & named.keys()
+    if not names:
         return None
-    spaced = r"[\s_-]+".join(re.escape(word) for word in name.split())
-    best: _Found | None = None
-    for match in re.finditer(rf"(?<!\w){spaced}(?:s|es)?(?!\w)", head, re.IGNORECASE):
-        strength = 2.0 if _is_cued(head, match.start()) else 1.0
-        orders = [o.start() for o in _orders(head) if 0 <= match.start() - o.end() <= CUE_REACH]
-        if any(_AGAINST.search(head, max(0, at - 40), at) for at in (match.start(), *orders)):
-            strength -= 3.0
-        if strength > 0 and (best is None or strength > best.strength):
-            best = _Found(label, strength, match.start())
-    return best
+    best = max(names, key=lambda name: (named[name].best[0], len(name), named[name].best[1]))
+    strength, start = named[best].best
+    return _Found(_meant(values.named[best], named[best])[0], strength, -start)
 
 
-def _is_cued(head: str, place: int) -> bool:
-    cues = [*_cues(head), *_orders(head)]
-    return any(0 <= place - cue.end("cue") <= CUE_REACH for cue in cues)
-
-
-# Each value, and each place it is named at, looks for these again; a few short heads are remembered.
-@lru_cache(maxsize=4)
-def _cues(head: str) -> "tuple[re.Match[str], ...]":
-    return tuple(_CUE.finditer(head))
-
-
-@lru_cache(maxsize=4)
-def _orders(head: str) -> "tuple[re.Match[str], ...]":
-    return tuple(_ORDER.finditer(head))
-
-
-def _read_boolean(head: str, path: Path, criterion: str | None) -> _Found | None:
-    """Yes or no, by negation; surer where the words name the property or what the criterion asks."""
-    yes, no = _YES.search(head), _NO.search(head)
-    told = no or yes
-    if told is None:
+def _read_members(leaf: Leaf, values: _Values, named: Mapping[str, _Place]) -> _Found | None:
+    names = values.named.keys() & named.keys()
+    if not names:
         return None
-    name = path[-1].replace("_", " ") if path else ""
-    about = set(content_terms(name)) | set(content_terms(criterion or ""))
-    about = {word for word in about if not _ROLE_NAMED.fullmatch(word)}
-    word = next((match for match in WORD.finditer(head) if set(content_terms(match[0])) & about), None)
-    place = min([match.start() for match in (yes, no) if match is not None])
-    return _Found("false" if no is not None else "true", 0.0 if word is None else 2.0, place)
+    members = {label for name in names for label in _meant(values.named[name], named[name])}
+    label = f"[{','.join(value for value in leaf.values or () if value in members)}]"
+    strength = max(named[name].best[0] for name in names)
+    return _Found(label, strength, min(-named[name].best[1] for name in names))
 
 
-def _read_number(head: str, leaf: Leaf, labels: Iterable[str]) -> _Found | None:
+def _read_boolean(head: _Head, leaf: Leaf, *, about: bool) -> _Found | None:
+    """Yes or no; surer where the words are `about` the property or what the criterion asks."""
+    if head.told is None or not allows(leaf, head.told[0]):
+        return None
+    return _Found(head.told[0], 2.0 if about else 0.0, head.told[1])
+
+
+def _read_number(head: _Head, leaf: Leaf, values: _Values) -> _Found | None:
     """The number after a cue, else the first one that fits."""
-    best: _Found | None = None
-    for match in _NUMBER.finditer(head):
-        word = match[0].lower()
-        label = canonical_json(_NUMBER_WORDS.index(word) if word in _NUMBER_WORDS else float(word))
-        if not allows(leaf, label) or (leaf.kind == "enum" and label not in labels):
-            continue
-        strength = 2.0 if _is_cued(head, match.start()) else 1.0
-        if best is None or strength > best.strength:
-            best = _Found(label, strength, match.start())
-    return best
+    for one in head.numbers:
+        if one.label in values.labels if leaf.kind == "enum" else allows(leaf, one.label):
+            return _Found(one.label, one.strength, one.start)
+    return None
 
 
 # What the words are about
@@ -300,17 +439,17 @@ def _without_lead_in(sentence: str) -> str:
     return sentence
 
 
-def _subject(head: str, place: int, cut: "re.Match[str] | None", others: str) -> tuple[str, bool]:
+def _subject(head: _Head, place: int, cut: "re.Match[str] | None", others: str) -> tuple[str, bool]:
     """The case that a statement is about, and whether the sentence is a statement at all."""
-    order = next((m for m in _orders(head) if m.start() <= place and m.end("cue") <= place + 1), None)
+    order = next((m for m in head.orders if m.start() <= place and m.end("cue") <= place + 1), None)
     if order is not None:
         return _sentence_of(order["case"], cut), True
-    cues = [cue for cue in _cues(head) if cue.start() <= place]
+    cues = [cue for cue in head.cues if cue.start() <= place]
     cue = next((c for c in cues if c["strong"]), cues[-1] if cues else None)
-    case = head[: cue.start()] if cue is not None else ""
+    case = head.text[: cue.start()] if cue is not None else ""
     if has_only_references(_sentence_of(case, None)):
         # "This belongs in billing.": the case is what stands around it, or the clause that follows.
-        rest = others or (cut["clause"] if cut else "") or (head if cue is None else "")
+        rest = others or (cut["clause"] if cut else "") or (head.text if cue is None else "")
         return _as_sentence(rest), cue is not None
     return _sentence_of(case, cut), cue is not None and cue["strong"] is not None
 
