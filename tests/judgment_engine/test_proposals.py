@@ -117,6 +117,16 @@ def test_the_double_charge_rule_is_framed_like_the_taught_tickets(model: Model) 
         ("Parcels that came after Friday go to shipping.", QUEUE, {"queue": "shipping"}, "parcels"),
         ("Remember that a payment outage is always urgent.", URGENT, {"urgent": True}, "payment outage"),
         ("Colour wishes are not urgent.", URGENT, {"urgent": False}, "colour wishes"),
+        ("Don't treat colour wishes as urgent.", URGENT, {"urgent": False}, "colour wishes"),
+        ("An outage that was not announced is urgent.", URGENT, {"urgent": True}, "not announced"),
+        (
+            "A slow page isn't urgent unless nobody can pay.",
+            URGENT,
+            {"urgent": False},
+            "unless nobody can pay",
+        ),
+        ("Parcels go to shipping only until Friday.", QUEUE, {"queue": "shipping"}, "only until friday"),
+        ("Teach it that double charges go to billing.", QUEUE, {"queue": "billing"}, "double charges"),
         ("An exploding battery is rated 5.", SEVERITY, 5, "exploding battery"),
         ("A flickering screen scores three.", SEVERITY, 3, "flickering screen"),
     ],
@@ -139,6 +149,9 @@ def test_words_that_state_an_answer_are_framed_by_the_nearest_taught_criterion(
         "This belongs in billing.",
         "Severity is a number.",
         "Cats belong in gardens.",
+        # A case without an answer gets none, not even the one that it would be judged to have.
+        "My parcel is late.",
+        "No payment goes through.",
     ],
 )
 def test_words_that_state_no_taught_answer_about_no_case_are_refused(model: Model, words: str) -> None:
@@ -217,6 +230,34 @@ def test_properties_that_the_words_do_not_name_are_filled_as_they_would_be_judge
     assert proposal.answer == {"queue": "billing", "region": "north"}
 
 
+@pytest.mark.parametrize("format", [{"type": "boolean"}, {"enum": ["no", "yes"]}, None])
+@pytest.mark.parametrize(
+    ("words", "yes", "case"),
+    [
+        ("Lost parcels are not refundable.", False, "Lost parcels."),
+        ("Lost parcels should be no.", False, "Lost parcels."),
+        (
+            "Lost parcels are refundable only if they were insured.",
+            True,
+            "Lost parcels, and they were insured.",
+        ),
+    ],
+)
+def test_a_stated_yes_or_no_wins_over_what_was_taught(
+    embed: Embed, format: Any, words: str, yes: bool, case: str
+) -> None:
+    # Taught the other way round, so that a verdict of the model would be the wrong one.
+    question = "Is the customer eligible for a refund?"
+    answer = yes if format and "type" in format else "yes" if yes else "no"
+    other = not yes if format and "type" in format else "no" if yes else "yes"
+    cases = {f"My {thing} is lost.": other for thing in ("parcel", "letter", "box", "card", "ring")}
+    model = fit(taught(question, {**cases, "I wore it.": answer}, format, 1000), embed=embed)
+    for request in (parse_request(words), parse_request(talk(question, words), format)):
+        proposal = model.propose(request)
+        assert proposal.input == talk(question, case)
+        assert proposal.answer == answer
+
+
 # From the words and the given format alone
 
 
@@ -233,6 +274,17 @@ def test_without_sight_a_given_format_says_what_the_answer_is() -> None:
     assert proposal.answer == {"queue": "billing"}
     assert proposal.format is not None
     assert proposal.format.schema == FORMAT
+
+
+def test_without_sight_a_boolean_is_read_where_its_question_or_a_yes_or_no_is_given() -> None:
+    words, boolean = "A parcel that was not sent is refundable.", {"type": "boolean"}
+    with pytest.raises(EngineError, match="Say which answer the request should get"):
+        fit([]).propose(parse_request(words, boolean))  # refundable or not, it does not say yes or no
+    question = "Is the case refundable?"
+    proposal = fit([]).propose(parse_request(talk(question, words), boolean))
+    assert proposal.input == talk(question, "A parcel that was not sent.")
+    assert proposal.answer is True
+    assert fit([]).propose(parse_request("Lost parcels should be no.", boolean)).answer is False
 
 
 @pytest.mark.parametrize("format", [None, FORMAT])

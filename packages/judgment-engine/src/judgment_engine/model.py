@@ -465,12 +465,14 @@ class Model:
                 shape = group.latest.shape if format is None else format.shape
                 answer = self._completed(statement, shape, group)
                 return Proposal(frame(group.criterion, statement.subject), format, answer)
-            verdict = self.judge(request, IMPLIED_ACCURACY)
-            if isinstance(verdict, Verdict):
-                group = self._group_of(request)
-                format = request.format or (group.format if group else None)
-                criterion = group.criterion if group else None
-                return Proposal(frame(criterion, request.subject), format, verdict.verdict)
+            group = self._group_of(request)
+            # Words that name no criterion and state no answer are a request where a format, or teaching
+            # without a criterion, says so.
+            if group is not None and (request.format is not None or group.criterion is None):
+                verdict = self.judge(request, IMPLIED_ACCURACY)
+                if isinstance(verdict, Verdict):
+                    format = request.format or group.format
+                    return Proposal(frame(group.criterion, request.subject), format, verdict.verdict)
             if request.format is None:
                 raise nothing_stated()
         return self._propose_alone(request)

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from itertools import islice
 
 from judgment_engine.errors import EngineError
-from judgment_engine.recall import WORD, content_terms
+from judgment_engine.polarity import Asked, Sentence
+from judgment_engine.recall import WORD
 from judgment_engine.requests import has_only_references, sentences
 from judgment_engine.verdicts import Format, Leaf, Path, allows, canonical_json
 
@@ -23,7 +24,8 @@ SUBJECT_WEIGHT, CRITERION_WEIGHT, STRENGTH_WEIGHT = 0.5, 0.3, 0.1
 
 # Cues that point at an answer; the weak ones are part of any sentence.
 _STRONG = (
-    r"go(?:es)? (?:in)?to|belongs? (?:to|in|under|with)|should (?:always )?(?:go|be|get)(?: (?:in)?to)?"
+    r"(?:to )?go(?:es)? (?:in)?to|belongs? (?:to|in|under|with)"
+    r"|should (?:always )?(?:go|be|get)(?: (?:in)?to)?"
     r"|must (?:always )?(?:go|be|get)(?: (?:in)?to)?|counts? as|treat(?:ed)? as|(?:is|are) (?:always|never)"
     r"|=>?|->|→"
     r"|(?:(?:is|are) )?(?:rate[sd]?|scored?s?)(?: as| at)?"
@@ -39,11 +41,6 @@ _ORDER = re.compile(
 _AGAINST = re.compile(
     r"(?:\b(?:not|never|instead of|rather than|except)|n['’]t)(?:\s+\w+){0,2}\s*$", re.IGNORECASE
 )
-_YES = re.compile(
-    r"\b(?:yes|true|always|is|are|counts? as|should be|must be|covers?|covered|approved?|accept(?:ed)?)\b",
-    re.IGNORECASE,
-)
-_NO = re.compile(r"\b(?:no|not|never|false|reject(?:ed)?|denied|without)\b|n['’]t\b", re.IGNORECASE)
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBER = re.compile(
     rf"(?<![\w.])-?\d{{1,15}}(?:\.\d{{1,9}})?(?!\w|\.\d)|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE
@@ -51,12 +48,16 @@ _NUMBER = re.compile(
 # "No, ..." leads in; "No payment goes through" does not.
 _LEAD_IN = re.compile(
     r"\s*(?:(?:(?:that(?:['’]s| is| was) )?(?:wrong(?: answer)?|incorrect)|no|nope|sorry)\s?(?:[,.:;!–—-]|$)"
-    r"|(?:remember|note|learn)(?:\s?[,:]|\sthat\b(?!['’]))"
+    r"|(?:remember|note|learn|say)(?:\s?[,:]|\sthat\b(?!['’]))"
+    r"|(?:teach|tell) (?:it|a8|the model)(?: that\b(?!['’]))?"
+    r"|(?:it|a8|you|the model) (?:should|must|needs? to) (?:know|learn|remember)(?: that\b(?!['’]))?"
+    r"|i (?:think|said|say|mean|meant|want|expect)(?: you to (?:know|learn|remember))?\b(?: that\b(?!['’]))?"
     r"|(?:actually|please|from now on|in (?:the )?future)\b)"
     r"[\s,.:;!–—-]*",
     re.IGNORECASE,
 )
 MOST_LEAD_INS = 5
+_YES_AND_NO = (("true", "false"), ("yes", "no"))
 _ROLE = r"(?:tickets?|messages?|requests?|cases?|emails?)"
 _ROLE_AT_END = re.compile(rf"[\s,]{_ROLE}\s*$", re.IGNORECASE)
 _ROLE_AT_START = re.compile(
@@ -66,15 +67,21 @@ _ROLE_AT_START = re.compile(
 )
 _ROLE_NAMED = re.compile(rf"\b{_ROLE}\b", re.IGNORECASE)
 _REASON = re.compile(
-    r"[\s,;](?:even\s)?(?:when|if|though|because|since|unless|although|after|before)\s(?P<clause>\S.*)$",
+    r"[\s,;](?:(?:(?:even|only|just)\s)?(?:when|if|though|because|although)"
+    # The case without these would be another one, so they stay.
+    r"|(?P<kept>(?:(?:even|only|just)\s)?(?:since|unless|until|once|after|before|except|as long as)))"
+    r"\s(?P<clause>\S.*)$",
     re.IGNORECASE | re.DOTALL,
 )
 _CONDITION = re.compile(
-    r"^(?:even )?(?:when|whenever|if)\s(?P<case>.+?)(?:,?\s(?:then\s)?(?:it|they|this|that))?$",
+    r"^(?:even )?(?:when|whenever|if)\s(?P<case>.+?)"
+    r"(?:,?\s(?:then\s)?(?:it|they|this|that)|,\s(?:then\s)?(?:the|a|an|our|your)(?:\s[\w-]+){1,2})?$",
     re.IGNORECASE | re.DOTALL,
 )
 _VALUE_END = re.compile(
-    r"[,.;:!?\n]|\s(?:when|if|even|because|since|unless|although|after|before|and|but|not)\b", re.IGNORECASE
+    r"[,.;:!?\n]"
+    r"|\s(?:when|if|even|only|because|since|unless|until|once|although|after|before|except|and|but|not)\b",
+    re.IGNORECASE,
 )
 _ARTICLE = re.compile(r"^\s*(?:the|a|an|to)\s", re.IGNORECASE)
 # What stands between the words of a value. A hyphen at the edge of a word belongs to it: "A-" is no "A".
@@ -147,9 +154,9 @@ def read_statement(
                 strength = max(one.strength for one in found.values())
                 if best is None or strength > best.strength:
                     labels = {path: one.label for path, one in found.items()}
-                    place = min(one.start for one in found.values())
+                    first = min(found.values(), key=lambda one: one.start)
                     others = " ".join(filter(None, parts[:index] + parts[index + 1 :]))
-                    subject, explicit = _subject(head, place, cut, others)
+                    subject, explicit = _subject(head, first, cut, others)
                     best = Statement(labels, strength, explicit, subject)
                 break
     return best
@@ -205,15 +212,20 @@ class _Head:
         self.text = text
         self.cues = tuple(_CUE.finditer(text))
         self.orders = tuple(_ORDER.finditer(text))
+        self.sentence = Sentence(text)
         self._cued = _reach(cue.end("cue") for cue in (*self.cues, *self.orders))
         self._refused = _reach(o.end() for o in self.orders if self._is_against(o.start()))
 
     def _is_against(self, place: int) -> bool:
         return _AGAINST.search(self.text, max(0, place - 40), place) is not None
 
+    def is_refused(self, place: int) -> bool:
+        """Whether an order says not to put the case there."""
+        return place in self._refused
+
     def strength(self, place: int) -> float:
         """Of a value named there: 2 near after a cue, else 1; less 3 after a negation."""
-        against = place in self._refused or self._is_against(place)
+        against = self.is_refused(place) or self._is_against(place)
         return (2.0 if place in self._cued else 1.0) - 3.0 * against
 
     def named(self, names: "_Names") -> dict[str, _Place]:
@@ -265,18 +277,6 @@ class _Head:
                 found[label] = one
         return sorted(found.values(), key=lambda one: (-one.strength, one.start))[:MOST_NUMBERS]
 
-    @cached_property
-    def told(self) -> tuple[str, int] | None:
-        """Yes or no by negation, and where; None where the words say neither."""
-        yes, no = _YES.search(self.text), _NO.search(self.text)
-        places = [match.start() for match in (yes, no) if match is not None]
-        return ("true" if no is None else "false", min(places)) if places else None
-
-    @cached_property
-    def terms(self) -> frozenset[str]:
-        """The content words but the role nouns."""
-        return frozenset(word for word in content_terms(self.text) if not _ROLE_NAMED.fullmatch(word))
-
 
 # Every taught group reads the same words.
 _head = lru_cache(maxsize=64)(_Head)
@@ -294,6 +294,7 @@ class _Found:
     label: str
     strength: float
     start: int
+    case: str | None = None  # where it is not what stands before a cue
 
 
 class _Names:
@@ -328,6 +329,15 @@ class _Values:
     kind: str
     named: Mapping[str, Mapping[str, str]]
 
+    @cached_property
+    def yes_and_no(self) -> tuple[str, str] | None:
+        """Its two labels, where they say yes and no in words."""
+        if len(self.labels) != 2:
+            return None
+        by_word = {_plain(label.strip('"')): label for label in self.labels}
+        pairs = (pair for pair in _YES_AND_NO if by_word.keys() == set(pair))
+        return next(((by_word[yes], by_word[no]) for yes, no in pairs), None)
+
 
 # A format often asks many leaves for the same values, and a group's taught ones come again.
 @lru_cache(maxsize=4)
@@ -360,24 +370,28 @@ class _Sought:
     def __init__(
         self, leaves: Mapping[Path, Leaf], taught: Mapping[Path, Iterable[str]], criterion: str | None
     ) -> None:
-        self._leaves: list[tuple[Path, Leaf, _Values, list[str]]] = []
+        self._leaves: list[tuple[Path, Leaf, _Values]] = []
+        self._asked: dict[Path, tuple[Asked, tuple[str, str]]] = {}
         for path, leaf in leaves.items():
             free = taught.get(path, ()) if leaf.kind in ("any", "string") else ()
             values = _values(leaf.values or (), frozenset(free))
-            self._leaves.append((path, leaf, values, content_terms(" ".join(path[-1:]).replace("_", " "))))
-        self._criterion = content_terms(criterion or "")
-        self._names = _Names({name for _, _, values, _ in self._leaves for name in values.named})
+            self._leaves.append((path, leaf, values))
+            yes_and_no = ("true", "false") if leaf.kind == "boolean" else values.yes_and_no
+            if yes_and_no and leaf.kind != "array":
+                self._asked[path] = (Asked.of(" ".join(path[-1:])), yes_and_no)
+        # What the criterion asks is what the only yes or no says; of several each has a name.
+        self._criterion = Asked.of(criterion or "") if len(self._asked) == 1 else None
+        self._names = _Names({name for _, _, values in self._leaves for name in values.named})
 
     def read(self, head: _Head) -> dict[Path, _Found]:
         """What a sentence tells each leaf that it names."""
         named = head.named(self._names)
-        about = not head.terms.isdisjoint(self._criterion)
         found: dict[Path, _Found] = {}
-        for path, leaf, values, terms in self._leaves:
-            if leaf.kind == "array":
+        for path, leaf, values in self._leaves:
+            if path in self._asked:
+                one = self._read_yes_or_no(head, leaf, *self._asked[path])
+            elif leaf.kind == "array":
                 one = _read_members(leaf, values, named)
-            elif leaf.kind == "boolean" or values.kind == "boolean":
-                one = _read_boolean(head, leaf, about=about or not head.terms.isdisjoint(terms))
             elif leaf.kind in ("integer", "number") or values.kind == "number":
                 one = _read_number(head, leaf, values)
             else:
@@ -385,6 +399,20 @@ class _Sought:
             if one is not None:
                 found[path] = one
         return found
+
+    def _read_yes_or_no(
+        self, head: _Head, leaf: Leaf, asked: Asked, yes_and_no: tuple[str, str]
+    ) -> _Found | None:
+        if self._criterion is not None:
+            asked |= self._criterion
+        elif not head.sentence.holds(asked):
+            return None
+        said = head.sentence.says(asked)
+        if said is None:
+            return None
+        yes, no = yes_and_no
+        label = yes if said.yes is not head.is_refused(said.place) else no
+        return _Found(label, 2.0, said.place, said.case) if allows(leaf, label) else None
 
 
 def _meant(labels: Mapping[str, str], place: _Place) -> list[str]:
@@ -412,13 +440,6 @@ def _read_members(leaf: Leaf, values: _Values, named: Mapping[str, _Place]) -> _
     return _Found(label, strength, min(-named[name].best[1] for name in names))
 
 
-def _read_boolean(head: _Head, leaf: Leaf, *, about: bool) -> _Found | None:
-    """Yes or no; surer where the words are `about` the property or what the criterion asks."""
-    if head.told is None or not allows(leaf, head.told[0]):
-        return None
-    return _Found(head.told[0], 2.0 if about else 0.0, head.told[1])
-
-
 def _read_number(head: _Head, leaf: Leaf, values: _Values) -> _Found | None:
     """The number after a cue, else the first one that fits."""
     for one in head.numbers:
@@ -439,19 +460,23 @@ def _without_lead_in(sentence: str) -> str:
     return sentence
 
 
-def _subject(head: _Head, place: int, cut: "re.Match[str] | None", others: str) -> tuple[str, bool]:
+def _subject(head: _Head, found: _Found, cut: "re.Match[str] | None", others: str) -> tuple[str, bool]:
     """The case that a statement is about, and whether the sentence is a statement at all."""
+    place = found.start
     order = next((m for m in head.orders if m.start() <= place and m.end("cue") <= place + 1), None)
     if order is not None:
         return _sentence_of(order["case"], cut), True
     cues = [cue for cue in head.cues if cue.start() <= place]
     cue = next((c for c in cues if c["strong"]), cues[-1] if cues else None)
     case = head.text[: cue.start()] if cue is not None else ""
+    stated, strong = cue is not None, cue is not None and cue["strong"] is not None
+    if found.case is not None:
+        case, stated, strong = found.case, True, True
     if has_only_references(_sentence_of(case, None)):
         # "This belongs in billing.": the case is what stands around it, or the clause that follows.
-        rest = others or (cut["clause"] if cut else "") or (head.text if cue is None else "")
-        return _as_sentence(rest), cue is not None
-    return _sentence_of(case, cut), cue is not None and cue["strong"] is not None
+        rest = others or (cut["clause"] if cut else "") or ("" if stated else head.text)
+        return _as_sentence(rest), stated
+    return _sentence_of(case, cut), strong
 
 
 def _sentence_of(case: str, reason: "re.Match[str] | None") -> str:
@@ -460,9 +485,9 @@ def _sentence_of(case: str, reason: "re.Match[str] | None") -> str:
     case = _ROLE_AT_START.sub("", case)
     case = _ROLE_AT_END.sub("", case).strip(" ,;:")
     clause = reason["clause"].strip(" ,;:.!?") if reason else ""
-    if has_only_references(case) and clause:
-        return _as_sentence(clause)
-    return _as_sentence(f"{case}, and {clause}" if clause else case)
+    if not clause or has_only_references(case):
+        return _as_sentence(clause or case)
+    return _as_sentence(f"{case}, {(reason and reason['kept']) or 'and'} {clause}")
 
 
 def _as_sentence(text: str) -> str:

@@ -26,7 +26,8 @@ SHORT_TEXT, LONG_TEXT = 2_000, 64_000  # characters of a criterion: many, a few 
 FEW_CONTENT_WORDS = 4  # a latest message with fewer is read after the previous one
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list that is written as one text."""
     return frozenset(text.split())
 
 
@@ -40,14 +41,14 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 _NO_SENTENCE_END = frozenset({"mr", "mrs", "ms", "dr", "prof", "vs", "e.g", "i.e", "approx", "cf", "fig"})
 
 # Words that point back at something said before.
-_BACK_PRONOUNS = _words(
+_BACK_PRONOUNS = word_set(
     """it its it's itself this that that's these those they they're their theirs them he he's his him she
     she's her hers"""
 )
-_POINTING_WORDS = _BACK_PRONOUNS | _words(
+_POINTING_WORDS = _BACK_PRONOUNS | word_set(
     """above below earlier former here last latter one ones previous previously same so such the there"""
 )
-_REFERENCE_WORDS = _POINTING_WORDS | _words(
+_REFERENCE_WORDS = _POINTING_WORDS | word_set(
     """a about again all an and are as at before case check classify consider email for from how in is judge
     look message more of on or please question request see still text thing things ticket too what with you
     your"""

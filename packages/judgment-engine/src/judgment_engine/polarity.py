@@ -1,0 +1,203 @@
+"""Whether a sentence says yes or no to what a question asks, and of which case."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from judgment_engine.recall import WORD, content_terms
+from judgment_engine.requests import word_set
+
+FARTHEST = 12  # words between the case and the word that answers
+
+_VALUES = {"yes": True, "true": True, "no": False, "false": False}
+_AUXILIARIES = word_set(
+    "is are was were should must can could may might will would shall do does did has have had"
+)
+_VERBS = _AUXILIARIES | word_set(
+    """be been being get gets getting got count counts counted as qualify qualifies receive receives deserve
+    deserves need needs it's that's there's they're denied refused rejected declined excluded"""
+)
+_INSTRUCTIONS = word_set("say answer return respond reply give put mark record choose pick use expect")
+_FILLS = word_set(
+    """a an the any to for of from in under our entitled due always still also ever only fully really clearly
+    generally usually normally considered treated regarded classed seen longer yet"""
+)
+_NEGATIONS = word_set("not no never non nor without cannot denied refused rejected declined excluded")
+_ARTICLES = word_set("a an the any our")
+_NONE = word_set("no none nothing nobody neither")
+_SPEAKERS = word_set("we you one there please always")
+_OWN_CASE = word_set("i my me mine myself")  # a customer speaks, who tells a case and no rule
+_AFTER_VALUE = word_set("for when whenever if in on to about because since unless even here")
+_PREFIX = re.compile(r"(?:un|in|im|ir|il|non|dis)(?=[a-z]{4})")
+_SUFFIX = re.compile(
+    r"(?:ibility|ability|ulent|ation|ement|ency|ence|able|ible|ated|ates|ment|ness|ally|ings?|ers?|ent|age|ate"
+    r"|ed|es|ly|al|y|s|e)$"
+)
+_ENDINGS = re.compile(r"(?:s|ed|ing)$")
+_SEPARATOR = re.compile(r"\s*(?::|=>?|->|→|\s[-–—])\s*[\"'“‘]?")
+_JOIN = re.compile(r"[\s\"'“”‘’-]*")
+_VALUE_END = re.compile(r"[\s\"'“”‘’)]*(?:$|[.,;:!?(–—])")
+_THEN_VALUE = re.compile(
+    rf"(?:{_SEPARATOR.pattern}|\s(?:is|are|should be|must be)\s)(?P<value>yes|no|true|false)\b", re.IGNORECASE
+)
+# "Is the customer ...": what is asked about comes after it.
+_ASKED_OF = re.compile(
+    r"^\W*(?:\w+\s){0,2}?(?:the|this|that|a|an|our|your|these|those)\s(?:[\w'’]+)", re.IGNORECASE
+)
+_NEGATED = re.compile(r"\b(?:not|no|never|without)\b|n['’]t\b", re.IGNORECASE)
+_ANSWER_FOR = re.compile(
+    r"^\W*(?:(?:the|our|its)\s)?(?:(?:right|correct)\s)?(?:answer|verdict|result|decision)s?"
+    r"(?:\s(?:to|for|about|of|on|in|when|if)\b)?",
+    re.IGNORECASE,
+)
+_OTHER_CLAUSE = re.compile(r"\b(?:but|whereas|while)\b", re.IGNORECASE)
+_BEFORE_CASE = re.compile(r"^(?:for|of|on|to|in|about|with|when|whenever|if)\s", re.IGNORECASE)
+_AFTER_CASE = re.compile(
+    r"(?:,?\s*\b(?:and|so|then|therefore|thus|which|who|that|it|they|this|he|she))+$", re.IGNORECASE
+)
+_MARKS = " ,;:.!→=>-–—\"'“”‘’"
+
+
+@dataclass(frozen=True)
+class Said:
+    """Yes or no, the case it is said of (empty where the sentence names none), and where it is said."""
+
+    yes: bool
+    case: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a yes/no question asks about: the stems of its words but its subject."""
+
+    stems: frozenset[str]
+
+    @staticmethod
+    def of(question: str) -> "Asked":
+        """The content words of a question; none of one with a negation, which a sentence may mean or not."""
+        if _NEGATED.search(question):
+            return Asked(frozenset())
+        asked = _ASKED_OF.sub("", question)
+        words = content_terms(asked.replace("_", " ")) or content_terms(question.replace("_", " "))
+        return Asked(frozenset(map(stem, words)))
+
+    def __or__(self, other: "Asked") -> "Asked":
+        return Asked(self.stems | other.stems)
+
+
+def stem(word: str) -> str:
+    """A word without its ending, so that "refund", "refunds", "refunded" and "refundable" are one."""
+    word = word.casefold()
+    match = _SUFFIX.search(word, min(len(word), 4))
+    if match is None and word.endswith(("ent", "ency")):
+        match = _SUFFIX.search(word, min(len(word), 3))
+    return word if match is None else word[: match.start()]
+
+
+class Sentence:
+    """One sentence, or its part before a reason; its words are read once, whatever is asked."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(WORD.finditer(text))
+        self._words = [token[0].casefold().replace("’", "'") for token in self._tokens]
+        asks = self._words[:1] != [] and self._words[0] in _AUXILIARIES and self._words[1:2] != ["not"]
+        self._is_question = asks or text.rstrip(_MARKS).endswith(("?", "？"))
+
+    def holds(self, asked: Asked) -> bool:
+        """Whether the sentence has a word of what is asked."""
+        return not asked.stems.isdisjoint(self._stems)
+
+    def says(self, asked: Asked) -> Said | None:
+        """Yes or no to what is asked, as a value or in its own words; None where neither is said."""
+        if self._is_question:
+            return None
+        places = sorted({place for one in asked.stems for place in self._stems.get(one, ())}, reverse=True)
+        found = (self._said_at(place, asked) for place in places)
+        said = next(filter(None, found), None)
+        # "... is not urgent, so the answer is no": the value decides, and its words say of what.
+        return said if self._value is None or (said and said.yes is self._value.yes) else self._value
+
+    @cached_property
+    def _stems(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, word in enumerate(self._words):
+            for one in _stems_of(word):
+                found.setdefault(one, []).append(place)
+        return found
+
+    @cached_property
+    def _value(self) -> Said | None:
+        """Yes or no as a value: "... → no", "the answer for ... is yes", "say no for ..."."""
+        for place in reversed(range(len(self._words))):
+            word, token = self._words[place], self._tokens[place]
+            if word not in _VALUES or not self._ends_value(place):
+                continue
+            first, verb, negations = self._verb_before(place, frozenset())
+            if verb or place == 0 or self._is_after_separator(place):
+                before = self._before(first)
+                case = before if WORD.search(before) else self._text[token.end() :]
+                return Said(_VALUES[word] ^ bool(negations % 2), _case(case), token.start())
+        return None
+
+    def _said_at(self, place: int, asked: Asked) -> Said | None:
+        """What the words of what is asked say there: "... is not refundable", "We never refund ..."."""
+        if not _OWN_CASE.isdisjoint(self._words):
+            return None
+        word, token = self._words[place], self._tokens[place]
+        first, verb, negations = self._verb_before(place, asked.stems)
+        before, after = self._before(first), _OTHER_CLAUSE.split(self._text[token.end() :])[0]
+        value = _THEN_VALUE.match(self._text, token.end())
+        if value is not None:
+            case = before if WORD.search(before) else self._text[value.end() :]
+            return Said(_VALUES[value["value"].lower()], _case(case), token.start())
+        if set(self._words[:first]) <= _SPEAKERS:
+            begins = negations or (not _ENDINGS.search(word) and _ARTICLES.isdisjoint(self._words[:place]))
+            if not begins or not _AUXILIARIES.isdisjoint(self._words[place:]):
+                return None
+            case = after
+        elif self._words[0] in _NONE or not (verb or self._is_after_separator(first)):
+            return None
+        else:
+            rest = after.strip(_MARKS)
+            case = f"{before.rstrip(_MARKS)}, {rest}" if rest else before
+        return Said(negations % 2 == 0, _case(case), token.start())
+
+    def _verb_before(self, place: int, stems: frozenset[str]) -> tuple[int, bool, int]:
+        """Where the verb of a word begins, whether there is one, and the negations in it and in the word."""
+        verb, first = False, place
+        negations = int(bool(stems) and stem(self._words[place]) not in stems)
+        for at in range(place - 1, max(-1, place - 1 - FARTHEST), -1):
+            word = self._words[at]
+            is_asked = not stems.isdisjoint(_stems_of(word))
+            is_negation = word in _NEGATIONS or word.endswith("n't")
+            is_verb = word in _VERBS or word in _INSTRUCTIONS or word.endswith("n't")
+            gap = self._text[self._tokens[at].end() : self._tokens[at + 1].start()]
+            if not (_JOIN.fullmatch(gap) and (is_asked or is_negation or is_verb or word in _FILLS)):
+                break
+            verb = verb or is_verb
+            negations += is_negation + (is_asked and stem(word) not in stems)
+            first = at
+        return first, verb, negations
+
+    def _ends_value(self, place: int) -> bool:
+        following = self._words[place + 1 : place + 2]
+        ends = _VALUE_END.match(self._text, self._tokens[place].end()) is not None
+        return ends or not _AFTER_VALUE.isdisjoint(following)
+
+    def _is_after_separator(self, place: int) -> bool:
+        gap = self._text[self._tokens[place - 1].end() if place else 0 : self._tokens[place].start()]
+        return place > 0 and _SEPARATOR.fullmatch(gap) is not None
+
+    def _before(self, place: int) -> str:
+        return _ANSWER_FOR.sub("", _OTHER_CLAUSE.split(self._text[: self._tokens[place].start()])[-1])
+
+
+def _stems_of(word: str) -> frozenset[str]:
+    return frozenset((stem(word), stem(_PREFIX.sub("", word, count=1))))
+
+
+def _case(text: str) -> str:
+    text = _BEFORE_CASE.sub("", text.strip(_MARKS))
+    return _AFTER_CASE.sub("", text).strip(_MARKS)
