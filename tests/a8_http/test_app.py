@@ -175,6 +175,34 @@ def test_the_log_is_json_lines_on_stderr_without_content_or_keys(command: Comman
     assert command.key.split("_")[2] not in logged
 
 
+@pytest.mark.slow
+def test_a_server_that_cannot_listen_says_which_settings_decide_and_never_that_it_is_ready(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        database = f"sqlite:///{tmp_path / 'a8.sqlite3'}"
+        done = subprocess.run(
+            [sys.executable, "-m", "a8_http", "serve"],
+            env={**os.environ, "A8_DATABASE_URL": database, "A8_PORT": str(port), "A8_FIT_WIAT": "9"},
+            capture_output=True,
+            timeout=60,
+        )
+    assert done.returncode not in (0, None)
+    logged = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in logged if line["event"] == "ready"] == []
+    assert [(line["name"], line["meant"]) for line in logged if line["event"] == "unknown setting"] == [
+        ("A8_FIT_WIAT", "A8_FIT_WAIT")
+    ]
+    assert logged[-1]["event"] == "cannot listen"
+    assert logged[-1]["rule"].startswith(
+        "A8_HOST must be an address of this machine, and A8_PORT a free port"
+    )
+    assert logged[-1]["port"] == port
+
+
 def test_readiness_follows_the_database_and_health_does_not(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from a8_http.cli import app
 from a8_http.principals import Principal, authenticate
-from a8_http.store import Store
+from a8_http.store import Store, api_keys
 from a8_http.tickets import FORMAT, request, teachings
+from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
 Command = Callable[..., Result]
@@ -50,7 +51,7 @@ def test_an_operator_sets_up_an_organization_and_its_keys(command: Command, data
     assert secret not in listed
     assert "infer" in listed
 
-    assert command("admin", "key", "revoke", key_id).exit_code == 0
+    assert command("admin", "key", "revoke", key_id).stdout == f"{key_id} is revoked.\n"
     assert authenticate(store, secret) is None
     again = command("admin", "key", "revoke", key_id)
     assert (again.exit_code, again.stderr) == (
@@ -67,6 +68,9 @@ def test_an_operator_changes_settings_one_by_one(command: Command) -> None:
         *("--no-access", "--reasoning", "--threshold", "0.7", "--fail-open", "--certificate", "strict"),
     )
     assert (changed.exit_code, changed.stderr) == (0, "")
+    assert changed.stdout == (
+        "access is off, reasoning is on, filter_threshold is 0.7, fail_open is on, certificate is strict.\n"
+    )
     row = command("admin", "organization", "list").stdout.splitlines()[1].split()
     assert row[-6:] == ["off", "on", "0.7", "open", "strict", "1"]
     command("admin", "organization", "set", "Acme", "--access")
@@ -77,11 +81,12 @@ def test_an_operator_changes_settings_one_by_one(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["admin", "organization", "create", ""], "name must have 1 to 200 characters."),
+        (["admin", "organization", "create", ""], "name must have 1 to 200 printable characters"),
         (["admin", "key", "create", "Nobody"], "organization must be the id or the name of one: Nobody is"),
         (["admin", "organization", "set", "Nobody", "--access"], "organization must be the id or the name"),
         (["admin", "organization", "set", "Nobody"], "Nothing to set: name at least one option"),
-        (["export", "out.jsonl"], "organization must be named: there are 0."),
+        (["export", "out.jsonl"], "organization must be created first: there is none"),
+        (["test", "cases.jsonl", "--picture", "p.png"], "picture must end in .svg, which it is: p.png does"),
         (["import", "no such file"], "no such file cannot be read: No such file or directory."),
     ],
 )
@@ -97,8 +102,9 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ({"A8_PORT": "abc"}, "A8_PORT: input should be a valid integer"),
-        ({"A8_RATE_LIMIT_KEY": "often"}, "A8_RATE_LIMIT_KEY: "),
+        ({"A8_PORT": "abc"}, "A8_PORT must be a valid integer"),
+        ({"A8_FIT_WAIT": "61"}, "A8_FIT_WAIT must be less than or equal to 60; 3.0 passes."),
+        ({"A8_RATE_LIMIT_KEY": "often"}, 'A8_RATE_LIMIT_KEY must be a rate such as "1200/minute"'),
         ({"A8_DATABASE_URL": "mysql://root:secret@db/a8"}, "database_url must name a SQLite file"),
     ],
 )
@@ -138,7 +144,12 @@ def test_examples_travel_from_one_organization_to_another(command: Command, tmp_
     ]
     assert list(tmp_path.glob("*.partial")) == []
 
+    printed = command("export", "-").stdout
+    assert printed == copy.read_text()
+
     command("admin", "organization", "create", "Other")
+    unnamed = command("export", "-")
+    assert unnamed.stderr == "--organization must name one of the 2 that there are: Acme, Other.\n"
     moved = command("import", "-", "-o", "Other", input=copy.read_text())
     assert moved.stdout == "15 taught, 0 held already.\n"
 
@@ -186,9 +197,44 @@ def test_a_test_shows_accuracy_coverage_misses_abstentions_and_a_picture(
     coverages = [point["coverage"] for point in result["curve"]]
     assert coverages == sorted(coverages, reverse=True)
 
+    file.write_text(lines_of(teachings()[:2]))
+    held = command("test", str(file))
+    assert held.exit_code == 1
+    assert (
+        held.stderr == "Every case was taught as it is, which tests nothing: give variations that were not.\n"
+    )
+
     wrong = command("test", str(file), "--model", "a8:120")
     assert wrong.exit_code == 2
     assert "model's tag must be 0 to 99" in wrong.stderr
+
+
+def test_a_key_s_life_has_a_bound_and_one_beyond_the_calendar_is_listed(
+    command: Command, database_url: str
+) -> None:
+    command("admin", "organization", "create", "Acme")
+    for days in ("0", "36501", "999999999"):
+        refused = command("admin", "key", "create", "Acme", "--expires-in-days", days)
+        assert refused.exit_code == 2
+        assert "Invalid value for '--expires-in-days'" in refused.stderr
+    command("admin", "key", "create", "Acme", "--expires-in-days", "36500")
+    store = Store(database_url)
+    with store.writing() as connection:  # as a version before the bound wrote it
+        connection.execute(update(api_keys).values(expires_at=10**14))
+    store.close()
+    assert "9999-12-31 23:59" in command("admin", "key", "list").stdout
+
+
+def test_an_organization_is_renamed_and_erased_after_a_question(command: Command) -> None:
+    organization = command("admin", "organization", "create", "Acme").stdout.strip()
+    command("import", "-", input=lines_of(teachings()[:3]))
+    assert command("admin", "organization", "set", "Acme", "--name", "Apex").stdout == "name is Apex.\n"
+    asked = command("admin", "organization", "delete", "Apex", input="n\n")
+    assert asked.exit_code == 1
+    assert "Erase Apex with 3 taught examples?" in asked.stderr
+    assert organization in command("admin", "organization", "list").stdout
+    assert command("admin", "organization", "delete", "Apex", "--yes").stdout == "Apex is erased.\n"
+    assert organization not in command("admin", "organization", "list").stdout
 
 
 @pytest.mark.parametrize("words", [["admin"], ["admin", "organization"], ["admin", "key"], ["serve"]])
@@ -215,7 +261,7 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(command: Command, tmp
     assert command("admin", "organization", "create", "Acme").exit_code == 0
     cases = tmp_path / "cases.jsonl"
     cases.write_text('{"input": "Is it late? It is.", "format": {"type": "boolean"}, "answer": true}\n')
-    nowhere = str(tmp_path / "no folder" / "out")
+    nowhere = str(tmp_path / "no folder" / "out.svg")
     for arguments in (["export", nowhere], ["test", str(cases), "--picture", nowhere]):
         result = command(*arguments)
         assert (result.exit_code, result.stderr.splitlines()[-1]) == (

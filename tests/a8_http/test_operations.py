@@ -532,15 +532,20 @@ def test_a_test_counts_misses_and_abstentions_apart(call: Call, taught: str) -> 
     result = call("test", key(taught), cases=cases, model="a8:80")
     assert {name: result[name] for name in ("cases", "answered", "taught", "coverage")} == {
         "cases": 4,
-        "answered": 3,
+        "answered": 2,
         "taught": 1,
-        "coverage": 0.75,
+        "coverage": pytest.approx(2 / 3),
     }
-    assert result["accuracy"] == pytest.approx(2 / 3)
+    assert result["accuracy"] == 0.5
     assert [(one["verdict"], one["answer"]) for one in result["misses"]] == [
         ({"queue": "shipping"}, {"queue": "account"})
     ]
     assert [one["abstention"]["kind"] for one in result["abstentions"]] == ["unfamiliar_subject"]
+    # Taught as it is, with this answer: nothing is tested. Taught with another one: a miss.
+    only = call("test", key(taught), cases=[{**teachings()[0]}], model="a8:80")
+    assert (only["accuracy"], only["coverage"], only["answered"]) == (None, None, 0)
+    other = call("test", key(taught), cases=[{**teachings()[0], "answer": {"queue": "account"}}])
+    assert (other["taught"], other["accuracy"], len(other["misses"])) == (0, 0.0, 1)
 
 
 def test_a_test_that_answers_nothing_has_no_accuracy(call: Call, organization: str) -> None:
@@ -565,5 +570,6 @@ def test_nothing_of_one_organization_reaches_another(store: Store, call: Call, t
     assert call("examples", stranger) == {"examples": [], "next": None}
     assert call("teach", stranger, **{**secret, "answer": {"queue": "account"}})["replaced"] is False
     assert call("judge", key(taught), **question)["verdict"] == secret["answer"]
-    assert call("test", stranger, cases=[secret])["taught"] == 1
+    (miss,) = call("test", stranger, cases=[secret])["misses"]
+    assert miss["verdict"] == {"queue": "account"}
     assert call("test", key(taught), cases=[secret])["misses"] == []

@@ -124,8 +124,11 @@ def test_a_wrong_secret_is_no_use_of_the_key(store: Store, organization: str) ->
             "permissions must name one or more of models:infer, models:explain, models:train",
         ),
         ({"permissions": ["models:own"]}, "models:own is none of them"),
-        ({"name": ""}, "name must have 1 to 200 characters"),
-        ({"expires_in": 0}, "expires_in must be a positive number of seconds"),
+        ({"name": ""}, "name must have 1 to 200 printable characters"),
+        ({"name": " "}, "name must have 1 to 200 printable characters and no space around them"),
+        ({"name": "a\nb"}, "name must have 1 to 200 printable characters"),
+        ({"expires_in": 0}, "expires_in must be 1 to 3153600000 seconds: 0 is not"),
+        ({"expires_in": 3153600001}, "expires_in must be 1 to 3153600000 seconds"),
         ({"organization_id": "org_0"}, "organization must be the id of one: org_0 is none"),
     ],
 )

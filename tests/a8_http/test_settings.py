@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from a8_http.settings import Settings
+from a8_http.settings import Settings, misspelt
 from pydantic import ValidationError
 
 
@@ -71,3 +71,13 @@ def test_a_hosted_harm_filter_needs_its_key(monkeypatch: pytest.MonkeyPatch, key
         Settings()
     monkeypatch.setenv("A8_FILTER_KEY", "key")
     assert Settings().filter_provider == "hosted"
+
+
+def test_a_variable_that_looks_like_a_setting_is_named() -> None:
+    assert misspelt(["A8_ALOWED_HOSTS", "a8_prt", "A8_HOSTS", "A8_PORT", "a8_host", "B8_PORT"]) == [
+        ("A8_ALOWED_HOSTS", "A8_ALLOWED_HOSTS"),
+        ("A8_HOSTS", "A8_HOST"),
+        ("a8_prt", "A8_PORT"),
+    ]
+    # Of clients, of the compose file, and of Kubernetes for a service named a8.
+    assert misspelt(["A8_API_KEY", "A8_DATABASE_PASSWORD", "A8_SERVICE_HOST", "A8_PORT_8008_TCP"]) == []

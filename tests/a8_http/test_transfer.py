@@ -22,7 +22,7 @@ def encoded(examples: list[dict[str, Any]]) -> list[bytes]:
     return [json.dumps(example).encode() + b"\n" for example in examples]
 
 
-def teach(store: Store, organization: str, examples: list[dict[str, Any]]) -> tuple[int, int]:
+def teach(store: Store, organization: str, examples: list[dict[str, Any]]) -> transfer.Imported:
     return transfer.import_examples(store, organization, iter(encoded(examples)), lambda read: None)
 
 
@@ -35,7 +35,7 @@ def test_of_a_request_that_comes_twice_the_last_answer_is_held(
     store: Store, organization: str, tmp_path: Path
 ) -> None:
     first, other = teachings()[0], {**teachings()[0], "answer": {"queue": "account"}}
-    assert teach(store, organization, [first, other]) == (1, 0)
+    assert teach(store, organization, [first, other]) == (1, 0, 0)
     export(store, organization, tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text())["answer"] == {"queue": "account"}
 
@@ -46,7 +46,7 @@ def test_an_import_in_several_batches_tells_how_far_it_is(
     monkeypatch.setattr(transfer, "BATCH", 4)
     lines = encoded(teachings()[:10])
     told: list[int] = []
-    assert transfer.import_examples(store, organization, iter(lines), told.append) == (10, 0)
+    assert transfer.import_examples(store, organization, iter(lines), told.append) == (10, 0, 0)
     assert told == [sum(map(len, lines[:4])), sum(map(len, lines[:8]))]
 
 
@@ -57,7 +57,13 @@ def test_an_interrupted_import_keeps_what_it_read(store: Store, organization: st
 
     with pytest.raises(KeyboardInterrupt):
         transfer.import_examples(store, organization, interrupted(), lambda read: None)
-    assert teach(store, organization, teachings()[:5]) == (2, 3)
+    assert teach(store, organization, teachings()[:5]) == (2, 0, 3)
+
+
+def test_an_import_counts_the_answers_that_it_replaced(store: Store, organization: str) -> None:
+    teach(store, organization, teachings()[:3])
+    other = [{**one, "answer": {"queue": "account"}} for one in teachings()[:2]]
+    assert teach(store, organization, [*other, *teachings()[2:4]]) == (3, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -31,7 +32,7 @@ from a8_http.logs import configure_logs
 from a8_http.mcp_endpoint import McpEndpoint, mcp_server
 from a8_http.operations import Operations
 from a8_http.principals import Principal
-from a8_http.settings import Settings
+from a8_http.settings import Settings, misspelt
 
 log = structlog.get_logger("a8_http.app")
 
@@ -83,7 +84,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with operations.running(), manager.run():
-            log.info("ready", mcp="/mcp", rest="/v1", hosts=settings.allowed_hosts)
             yield
 
     app = FastAPI(
@@ -188,6 +188,21 @@ class Connection(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """A server that is gone within its deadline after a signal, whatever its threads are doing."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so only then."""
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            if not self.lifespan.should_exit:
+                log.error(
+                    "cannot listen",
+                    rule="A8_HOST must be an address of this machine, and A8_PORT a free port of it",
+                    host=self.config.host,
+                    port=self.config.port,
+                )
+            raise
+        log.info("ready", mcp="/mcp", rest="/v1")
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; uvicorn calls it for SIGINT and SIGTERM."""
         seconds = (self.config.timeout_graceful_shutdown or 0) + CLOSING_SECONDS
@@ -225,7 +240,14 @@ def serve(settings: Settings) -> None:
     configure_logs(settings.log_level)
     # A fit gives the interpreter away hundreds of times: at Python's 5 ms each, busy calls would starve it.
     sys.setswitchinterval(SWITCH_SECONDS)
-    log.info("starting", version=__version__, url=f"http://{settings.host}:{settings.port}")
+    for wrong, right in misspelt(os.environ):
+        log.warning("unknown setting", name=wrong, meant=right)
+    log.info(
+        "starting",
+        version=__version__,
+        url=f"http://{settings.host}:{settings.port}",
+        hosts=settings.allowed_hosts,
+    )
     running = server(settings)
     try:
         running.run()

@@ -9,21 +9,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import anyio
 import typer
-from pydantic import ValidationError
 
 from a8_http import __version__
-from a8_http.errors import Refused
-from a8_http.principals import PERMISSIONS, Principal
-from a8_http.settings import Settings
-from a8_http.store import Store, StoreError
 
+# Everything else is imported where it is used: the help should not wait for a database's library.
 if TYPE_CHECKING:
     from a8_http.report import Point
+    from a8_http.settings import Settings
+    from a8_http.store import Store
 
 # Cases judged in one call of the operation.
 MOST_TEST_CASES = 1_000
+MOST_DAYS = 36_500
+LAST_SECOND = 253_402_300_799  # 9999-12-31 23:59:59, the last one that Python writes as a date
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,7 +87,9 @@ def main(
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen at. [A8_HOST, 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen at. [A8_PORT, 8008]")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port to listen at. [A8_PORT, 8008]")
+    ] = None,
 ) -> None:
     """Serve MCP at /mcp and REST at /v1 until Ctrl-C.
 
@@ -113,7 +114,9 @@ def migrate() -> None:
 
 @organization_app.command("create")
 def create_organization(
-    name: Annotated[str, typer.Argument(help="A new name, 1 to 200 characters.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="A new name, 1 to 200 printable characters.", show_default=False)
+    ],
 ) -> None:
     """Create an organization and print its id."""
     from a8_http import organizations
@@ -137,9 +140,9 @@ def list_organizations() -> None:
                     one["id"],
                     one["name"],
                     _time(one["created_at"]),
-                    _on(one["access"]),
-                    _on(one["reasoning"]),
-                    f"{one['filter_threshold']:g}",
+                    _shown(one["access"]),
+                    _shown(one["reasoning"]),
+                    _shown(one["filter_threshold"]),
                     "open" if one["fail_open"] else "closed",
                     certificate,
                     str(one["head_seq"]),
@@ -152,10 +155,16 @@ def list_organizations() -> None:
 @organization_app.command("set")
 def set_organization(
     organization: OrganizationArgument,
+    name: Annotated[str | None, typer.Option(help="A new name; its id stays.")] = None,
     access: Annotated[bool | None, typer.Option(help="Whether its keys may use A8.")] = None,
     reasoning: Annotated[bool | None, typer.Option(help="Whether requests pass the harm filter.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Likelihood of harm from which a request is filtered, 0 to 1.")
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Likelihood of harm from which a request is filtered, above 0 and at most 1.",
+        ),
     ] = None,
     fail_open: Annotated[
         bool | None, typer.Option(help="Whether `judge` goes on when the filter's provider is down.")
@@ -168,6 +177,7 @@ def set_organization(
     from a8_http import events, organizations, transfer
 
     given = {
+        "name": name,
         "access": access,
         "reasoning": reasoning,
         "filter_threshold": threshold,
@@ -182,6 +192,29 @@ def set_organization(
             organizations.set_organization(store, found["id"], **changed)
         if certificate is not None:
             events.set_certificate(store, found["id"], transfer.OPERATOR, certificate.value)
+            changed["certificate"] = certificate.value
+        typer.echo(", ".join(f"{setting} is {_shown(value)}" for setting, value in changed.items()) + ".")
+
+
+@organization_app.command("delete")
+def delete_organization(
+    organization: OrganizationArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase an organization: its keys, everything it was taught, every version. There is no way back.
+
+    Backups and exports keep what they hold. A SQLite file is overwritten at once; PostgreSQL writes over the
+    rows when its vacuum has freed them.
+    """
+    from a8_http import organizations, transfer
+
+    with _store() as store:
+        found = organizations.find_organization(store, organization)
+        taught = transfer.count_examples(store, found)
+        if not yes:
+            typer.confirm(f"Erase {found['name']} with {taught} taught examples?", abort=True, err=True)
+        organizations.delete_organization(store, found["id"])
+        typer.echo(f"{found['name']} is erased.")
 
 
 @key_app.command("create")
@@ -191,7 +224,9 @@ def create_key(
     permission: Annotated[
         list[Permission] | None, typer.Option("--permission", "-p", help="Repeatable; all three by default.")
     ] = None,
-    expires_in_days: Annotated[int | None, typer.Option(help="Days until it stops working.")] = None,
+    expires_in_days: Annotated[
+        int | None, typer.Option(min=1, max=MOST_DAYS, help="Days until it stops working.")
+    ] = None,
 ) -> None:
     """Create an API key and print its secret, the only time that it is shown."""
     from a8_http import organizations, principals
@@ -237,6 +272,7 @@ def revoke_key(key: Annotated[str, typer.Argument(help="The key's id, key_….",
     with _store() as store:
         if not principals.revoke_key(store, key):
             _fail(f"key must be the id of a key that still works: {key} is none.", 2)
+    typer.echo(f"{key} is revoked.")
 
 
 @app.command("import")
@@ -247,9 +283,11 @@ def import_examples(
     """Teach every line of a file: {"input": …, "format": …, "answer": …}.
 
     A line that is taught already is passed over, so an import that was broken off is resumed by starting it
-    again.
+    again. A line whose request holds another answer replaces it. Every line is taught now: the `recorded_at`
+    of an export is not read.
     """
     from a8_http import organizations, transfer
+    from a8_http.errors import Refused
 
     standard = str(file) == "-"
     with _store() as store, _opened(file) as lines:
@@ -257,24 +295,30 @@ def import_examples(
         length = None if standard else file.stat().st_size
         with typer.progressbar(length=length or 1, label="Teaching", file=sys.stderr) as bar:
             try:
-                recorded, held = transfer.import_examples(
+                count = transfer.import_examples(
                     store, found["id"], lines, lambda read: bar.update(read - bar.pos)
                 )
             except transfer.LineError as error:
                 typer.echo(err=True)
                 _fail(f"{error} The lines before it are taught: mend it and start again.", 1)
+            except Refused as refusal:  # the organization was deleted meanwhile
+                _fail(refusal.message, 2)
             bar.update((length or 1) - bar.pos)
-    typer.echo(f"{recorded} taught, {held} held already.")
+    replaced = f" ({count.replaced} of them in the place of another answer)" if count.replaced else ""
+    typer.echo(f"{count.taught} taught{replaced}, {count.held} held already.")
 
 
 @app.command("export")
 def export_examples(
-    file: Annotated[Path, typer.Argument(help="Where to write JSON Lines.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Where to write JSON Lines, or - for standard output.", show_default=False)
+    ],
     organization: OrganizationOption = None,
 ) -> None:
     """Write every taught example to a file, oldest first, as `import` reads them.
 
-    An export that was broken off is resumed by starting it again.
+    An export to a file that was broken off is resumed by starting it again. A file that is there is replaced
+    when the export is complete.
     """
     from a8_http import organizations, transfer
 
@@ -283,7 +327,14 @@ def export_examples(
         total = max(1, transfer.count_examples(store, found))
         bars = typer.progressbar(length=total, label="Writing", file=sys.stderr)
         with _writing(file), bars as bar:
-            count = transfer.export_examples(store, found, file, lambda done: bar.update(done - bar.pos))
+
+            def progress(done: int) -> None:
+                bar.update(done - bar.pos)
+
+            if str(file) == "-":
+                transfer.write_examples(store, found, sys.stdout.buffer, progress)
+                return
+            count = transfer.export_examples(store, found, file, progress)
     typer.echo(f"{count} examples in {file}.")
 
 
@@ -303,8 +354,13 @@ def judge_cases(
     A miss lowers the accuracy, an abstention the coverage. The picture shows both for each minimum accuracy
     that could be asked, all on the same version.
     """
-    from a8_http import organizations, report, transfer
+    import anyio
 
+    from a8_http import organizations, report, transfer
+    from a8_http.errors import Refused
+
+    if picture is not None and picture.suffix.lower() != ".svg":
+        _fail(f"picture must end in .svg, which it is: {picture.name} does not.", 2)
     settings = _settings()
     with _store(settings) as store, _opened(file) as lines:
         found = organizations.find_organization(store, organization)
@@ -325,8 +381,12 @@ def judge_cases(
         result, points = anyio.run(_tested, settings, found["id"], cases, model)
     except Refused as refusal:
         _fail(refusal.message, 2)
+    if result["coverage"] is None:
+        _fail("Every case was taught as it is, which tests nothing: give variations that were not.", 1)
     if picture is not None:
-        drawn = report.svg_picture(points, f"{result['model']}, {result['cases']} cases")
+        drawn = report.svg_picture(
+            points, f"{result['model']}, {report.counted(result['cases'] - result['taught'], 'case')}"
+        )
         with _writing(picture):
             picture.write_text(drawn, "utf-8")
     if as_json:
@@ -338,11 +398,12 @@ def judge_cases(
 
 
 async def _tested(
-    settings: Settings, organization_id: str, cases: list[dict[str, Any]], model: str
+    settings: "Settings", organization_id: str, cases: list[dict[str, Any]], model: str
 ) -> "tuple[dict[str, Any], list[Point]]":
     """The test's result at the minimum accuracy that was asked, and the points of the picture."""
     from a8_http.metrics import Metrics
     from a8_http.operations import Operations
+    from a8_http.principals import PERMISSIONS, Principal
     from a8_http.report import ASKED, joined, point
     from a8_http.transfer import OPERATOR
 
@@ -365,18 +426,27 @@ async def _tested(
 # What the commands share
 
 
-def _settings(**given: Any) -> Settings:
+def _settings(**given: Any) -> "Settings":
+    from pydantic import ValidationError
+
+    from a8_http.settings import Settings
+
     try:
         return Settings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        name = f"A8_{'_'.join(map(str, first['loc'])).upper()}"
-        _fail(f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}.", 2)
+        field = str(first["loc"][0])
+        rule = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        default = Settings.model_fields[field].default
+        passes = f"; {default} passes" if isinstance(default, int | float | str) else ""
+        _fail(f"A8_{field.upper()} {rule}{passes}.", 2)
 
 
 @contextmanager
-def _store(settings: Settings | None = None) -> Iterator[Store]:
+def _store(settings: "Settings | None" = None) -> "Iterator[Store]":
     """The migrated database; what cannot be done with it ends the command with one line on stderr."""
+    from a8_http.store import Store, StoreError
+
     try:
         store = Store((settings or _settings()).database_url)
     except StoreError as error:
@@ -419,11 +489,15 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _time(seconds: int | None) -> str:
-    return "–" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    if seconds is None:
+        return "–"
+    return datetime.fromtimestamp(min(seconds, LAST_SECOND), UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _on(value: bool) -> str:
-    return "on" if value else "off"
+def _shown(value: bool | float | str) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[list[str]]) -> None:

@@ -33,6 +33,9 @@ STATUSES: dict[ErrorType, int] = {
 }
 
 
+NO_ACCESS = "This organization does not have access to A8."
+
+
 class Refused(Exception):
     """A call that gets no result; `message` names the field, the rule it broke and the value that passes."""
 

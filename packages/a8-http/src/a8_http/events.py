@@ -16,7 +16,7 @@ from judgment_engine.requests import Request, parse_request
 from judgment_engine.verdicts import canonical_json
 from sqlalchemy import Connection, func, insert, select, update
 
-from a8_http.errors import Refused
+from a8_http.errors import NO_ACCESS, Refused
 from a8_http.store import Store, events, organizations
 from a8_http.vectors import StoredVector, insert_vectors
 
@@ -334,12 +334,15 @@ class _Log:
 
 def _lock(connection: Connection, organization_id: str) -> Any:
     # SQLite knows no row lock; there the whole write transaction is one.
-    return connection.execute(
+    row = connection.execute(
         select(organizations.c.head_seq, organizations.c.head_at, organizations.c.sealed_at)
         .where(organizations.c.id == organization_id)
         # Not FOR UPDATE: rows that refer to the organization may be written beside us.
         .with_for_update(key_share=True)
-    ).one()
+    ).one_or_none()
+    if row is None:  # deleted since the caller was admitted
+        raise Refused("no_access", NO_ACCESS)
+    return row
 
 
 def _held(connection: Connection, organization_id: str, request_key: str) -> Any:

@@ -25,7 +25,7 @@ from judgment_engine.verdicts import canonical_json
 from sqlalchemy import select
 
 from a8_http import events
-from a8_http.errors import Refused
+from a8_http.errors import NO_ACCESS, Refused
 from a8_http.filtering import filter_from
 from a8_http.metrics import Metrics
 from a8_http.principals import Principal, authenticate
@@ -302,7 +302,7 @@ class Operations:
         """The principal's organization. Raises Refused without access, or without any of the permissions."""
         organization = self.store.organization(principal.organization_id)
         if organization is None or not organization.access:
-            raise Refused("no_access", "This organization does not have access to A8.")
+            raise Refused("no_access", NO_ACCESS)
         if not any(principal.may(permission) for permission in any_of):
             _require(principal, any_of[0])
         return organization
@@ -504,7 +504,7 @@ def _examples_json(examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def tested(model: Model, cases: Sequence[tuple[Request, Any]], asked: int) -> dict[str, Any]:
-    """How a model judges requests with known answers; those that were taught as they are count apart."""
+    """How a model judges requests with known answers; those taught with this very answer test nothing."""
     misses: list[dict[str, Any]] = []
     abstentions: list[dict[str, Any]] = []
     taught = 0
@@ -514,20 +514,24 @@ def tested(model: Model, cases: Sequence[tuple[Request, Any]], asked: int) -> di
             **({} if request.format is None else {"format": request.format.schema}),
             "answer": answer,
         }
-        taught += model.taught(request) is not None
+        held = model.taught(request)
+        if held is not None and canonical_json(held.answer) == canonical_json(answer):
+            taught += 1
+            continue
         judged = model.judge(request, asked)
         if not isinstance(judged, Verdict):
             abstentions.append({**case, "abstention": judged.to_json()})
         elif canonical_json(judged.verdict) != canonical_json(answer):
             misses.append({**case, "verdict": judged.verdict})
-    answered = len(cases) - len(abstentions)
+    tested = len(cases) - taught
+    answered = tested - len(abstentions)
     return {
         "min_accuracy": asked,
         "cases": len(cases),
         "taught": taught,
         "answered": answered,
         "accuracy": (answered - len(misses)) / answered if answered else None,
-        "coverage": answered / len(cases),
+        "coverage": answered / tested if tested else None,
         "misses": misses,
         "abstentions": abstentions,
     }

@@ -21,6 +21,7 @@ ALPHABET = string.ascii_letters + string.digits
 PREFIX_LENGTH, SECRET_LENGTH = 12, 40
 # `last_used_at` is written at most this often for one key, in seconds, so that a read stays a read.
 USE_RESOLUTION = 60
+LONGEST_LIFE = 36_500 * 86_400  # seconds
 
 log = structlog.get_logger("a8_http.principals")
 
@@ -57,6 +58,14 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(8)}"
 
 
+def check_name(name: str) -> None:
+    """Raises ValueError where a name could not be told from another, or would spoil a list of names."""
+    if not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
+        raise ValueError(
+            "name must have 1 to 200 printable characters and no space around them: Acme passes."
+        )
+
+
 def create_key(
     store: Store,
     organization_id: str,
@@ -71,10 +80,9 @@ def create_key(
             f"permissions must name one or more of {', '.join(PERMISSIONS)}"
             + (f": {unknown[0]} is none of them." if unknown else ".")
         )
-    if not 0 < len(name) <= 200:
-        raise ValueError("name must have 1 to 200 characters.")
-    if expires_in is not None and expires_in <= 0:
-        raise ValueError("expires_in must be a positive number of seconds.")
+    check_name(name)
+    if expires_in is not None and not 0 < expires_in <= LONGEST_LIFE:
+        raise ValueError(f"expires_in must be 1 to {LONGEST_LIFE} seconds: {expires_in} is not.")
     prefix, secret = _symbols(PREFIX_LENGTH), _symbols(SECRET_LENGTH)
     token = f"a8_{prefix}_{secret}"
     key_id = new_id("key")

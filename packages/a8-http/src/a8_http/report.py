@@ -21,13 +21,13 @@ def joined(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The results of a test's pages as one result."""
     total = {name: sum(page[name] for page in pages) for name in ("cases", "taught", "answered")}
     lists = {name: [one for page in pages for one in page[name]] for name in ("misses", "abstentions")}
-    answered = total["answered"]
+    answered, tested = total["answered"], total["cases"] - total["taught"]
     return {
         "model": pages[0]["model"],
         "min_accuracy": pages[0]["min_accuracy"],
         **total,
         "accuracy": (answered - len(lists["misses"])) / answered if answered else None,
-        "coverage": answered / total["cases"],
+        "coverage": answered / tested if tested else None,
         **lists,
     }
 
@@ -41,11 +41,13 @@ def summary(result: Mapping[str, Any]) -> str:
     """What a test found, in words; every miss and abstention on a line of its own."""
     accuracy = "–" if result["accuracy"] is None else f"{result['accuracy']:.1%}"
     lines = [
-        f"{result['model']}: {result['cases']} cases",
+        f"{result['model']}: {counted(result['cases'] - result['taught'], 'case')}",
         f"accuracy {accuracy} of {result['answered']} answered, coverage {result['coverage']:.1%}",
     ]
     if result["taught"]:
-        lines.append(f"{result['taught']} cases were taught as they are: a test of them says nothing.")
+        lines.append(
+            f"left out: {counted(result['taught'], 'case')} taught as given, which would test nothing"
+        )
     lines.append(f"\nMisses: {len(result['misses'])}")
     lines += [f"  {_short(one)}  got {_json(one['verdict'])}" for one in result["misses"]]
     lines.append(f"\nAbstentions: {len(result['abstentions'])}")
@@ -54,6 +56,11 @@ def summary(result: Mapping[str, Any]) -> str:
         at = "never" if gap["answerable_at"] is None else f"at {gap['answerable_at']}"
         lines.append(f"  {_short(one)}  {gap['kind']}, answerable {at}")
     return "\n".join([*lines, ""])
+
+
+def counted(number: int, noun: str) -> str:
+    """As in "1 case" and "2 cases"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(case: Mapping[str, Any]) -> str:

@@ -336,16 +336,20 @@ SCHEMAS: dict[str, Any] = {
         "properties": {
             "model": {"type": "string", "description": "The version that was tested."},
             "min_accuracy": {"type": "integer"},
-            "cases": {"type": "integer", "description": "How many requests were judged."},
-            "taught": {"type": "integer", "description": "How many of them were taught as they are."},
+            "cases": {"type": "integer", "description": "How many requests were given."},
+            "taught": {
+                "type": "integer",
+                "description": "How many of them were taught with this very answer. They test nothing, and "
+                "the figures below leave them out.",
+            },
             "answered": {"type": "integer", "description": "How many got a verdict."},
             "accuracy": {
                 "type": ["number", "null"],
                 "description": "The share of right verdicts, 0 to 1; null without a verdict.",
             },
             "coverage": {
-                "type": "number",
-                "description": "The share of requests that got a verdict, 0 to 1.",
+                "type": ["number", "null"],
+                "description": "The share of requests that got a verdict, 0 to 1; null without a request.",
             },
             "misses": {"type": "array", "items": {"type": "object"}},
             "abstentions": {"type": "array", "items": {"type": "object"}},

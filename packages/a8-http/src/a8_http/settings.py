@@ -1,6 +1,8 @@
 """Settings of the server: environment variables under the prefix A8_."""
 
 import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +12,7 @@ from limits import RateLimitItem, parse_many
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+ALIKE = 0.85  # difflib's ratio of a misspelt name; A8_API_KEY and its like stay below
 # Hosts that plain http may name.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -112,6 +115,16 @@ class Settings(BaseSettings):
     @cached_property
     def organization_rates(self) -> list[RateLimitItem]:
         return parse_many(self.rate_limit_organization)
+
+
+def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
+    """The variables that look like a setting and are none, each with the setting that it looks like."""
+    known = {f"A8_{name.upper()}" for name in Settings.model_fields}
+    found: list[tuple[str, str]] = []
+    for name in sorted(environment):
+        if name.upper().startswith("A8_") and name.upper() not in known:
+            found += [(name, near) for near in get_close_matches(name.upper(), known, 1, ALIKE)]
+    return found
 
 
 def _is_base_url(url: str) -> bool:

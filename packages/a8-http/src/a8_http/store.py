@@ -274,6 +274,13 @@ class Store:
         except SQLAlchemyError as error:
             raise StoreError(f"The database does not answer: {reason(error)}.") from error
 
+    def wipe(self) -> None:
+        """Overwrite the traces of deleted rows outside the tables, where the database is a file of ours."""
+        if self.is_sqlite:
+            with self._one_writer, self.engine.connect() as connection:
+                # Outside of any transaction, which a checkpoint waits for.
+                connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()  # type: ignore[union-attr]  # a sqlite3.Connection
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -326,6 +333,8 @@ def _sqlite_engine(url: URL) -> Engine:
             "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
+            # What is deleted is overwritten with zeros.
+            "secure_delete=ON",
         ):
             connection.execute(f"PRAGMA {pragma}").close()
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from judgment_engine.encoder import load_encoder
 from judgment_engine.errors import EngineError
@@ -29,6 +29,14 @@ OPERATOR = "operator"
 
 # Called with how far a transfer is: bytes read, or examples written.
 Progress = Callable[[int], None]
+
+
+class Imported(NamedTuple):
+    """How many examples were recorded, how many of those replaced another answer, how many were held."""
+
+    taught: int
+    replaced: int
+    held: int
 
 
 class LineError(ValueError):
@@ -55,28 +63,29 @@ def read_cases(lines: Iterator[bytes]) -> Iterator[tuple[int, Request, Any]]:
 
 def import_examples(
     store: Store, organization_id: str, lines: Iterator[bytes], progress: Progress
-) -> tuple[int, int]:
-    """Teach every line; how many were recorded and how many were held already.
+) -> Imported:
+    """Teach every line.
 
     What is held is passed over without being encoded again, so a broken import goes on where it stopped when
     it is started again. Raises LineError; the lines before it are taught.
     """
     encoder = load_encoder()
     vectors = Vectors(store, encoder.id, partial(embed_texts, encoder=encoder))
-    recorded = held = 0
+    taught = replaced = held = 0
     # Of a request that comes twice the last answer counts.
     batch: dict[str, tuple[Request, Any]] = {}
 
     def teach() -> None:
-        nonlocal recorded, held
+        nonlocal taught, replaced, held
         with store.reading() as connection:
             known = events.held_answers(connection, organization_id, list(batch))
         new = [case for key, case in batch.items() if known.get(key) != canonical_json(case[1])]
         if new:
             texts = [text for request, _ in new for text in (request.subject, request.criterion) if text]
             rows = vectors.to_store(organization_id, texts)
-            events.teach(store, organization_id, OPERATOR, new, rows)
-        recorded += len(new)
+            results = events.teach(store, organization_id, OPERATOR, new, rows)
+            replaced += sum(other for _, other in results)
+        taught += len(new)
         held += len(batch) - len(new)
         batch.clear()
 
@@ -91,7 +100,7 @@ def import_examples(
         if batch:
             teach()
         vectors.close()
-    return recorded, held
+    return Imported(taught, replaced, held)
 
 
 def export_examples(store: Store, organization: RowMapping, target: Path, progress: Progress) -> int:
@@ -103,8 +112,7 @@ def export_examples(store: Store, organization: RowMapping, target: Path, progre
     horizon = _unfinished_horizon(organization, target)
     if horizon is None:
         horizon = organization["head_at"]
-    while (seq := events.seal(store, organization["id"], horizon)) is None:
-        time.sleep(0.05)
+    seq = _sealed(store, organization["id"], horizon)
     partial_file = target.with_name(f"{target.name}.{organization['id']}.{stamp(horizon)}.partial")
     done = _whole_lines(partial_file)
     count = 0
@@ -118,6 +126,15 @@ def export_examples(store: Store, organization: RowMapping, target: Path, progre
         os.fsync(file.fileno())
     partial_file.replace(target)
     return count
+
+
+def write_examples(store: Store, organization: RowMapping, file: BinaryIO, progress: Progress) -> None:
+    """Write the examples held now, oldest first."""
+    seq = _sealed(store, organization["id"], organization["head_at"])
+    for count, example in enumerate(held_examples(store, organization["id"], seq), 1):
+        file.write(_line(example))
+        progress(count)
+    file.flush()
 
 
 def count_examples(store: Store, organization: RowMapping) -> int:
@@ -136,6 +153,13 @@ def held_examples(store: Store, organization_id: str, seq: int) -> Iterator[dict
         if len(page) < BATCH:
             return
         after = page[-1].seq
+
+
+def _sealed(store: Store, organization_id: str, horizon: int) -> int:
+    """The last event up to a time, when no other can enter any more."""
+    while (seq := events.seal(store, organization_id, horizon)) is None:
+        time.sleep(0.05)
+    return seq
 
 
 def _unfinished_horizon(organization: RowMapping, target: Path) -> int | None:
