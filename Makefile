@@ -7,7 +7,7 @@ PACKAGES := judgment-weights judgment-engine judgevet-stdio contract-runner a8-h
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(foreach p,$(PACKAGES),--no-emit-package $(p))
 
-.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts conformance bench-durability bench-http bench-hosted bench-embedded bench-abstention bench-recall peer dist lock clean
+.PHONY: help setup lint format test test-all-pythons test-fresh demo contracts conformance bench-durability bench-http bench-hosted bench-embedded bench-abstention bench-recall bench-filter peer dist lock clean
 
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -50,6 +50,9 @@ bench-abstention: setup ## What the certificates promise, on eleven public crite
 
 bench-recall: setup ## Recall among 100,000 taught examples of one organization
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/bench/recall.py
+
+bench-filter: setup ## What the embedded harm filter stops at each threshold
+	$(BIN)/python tests/bench/filter.py
 
 bench-embedded: setup ## The embedded provider on public sets: accuracy, calibration, CPU (downloads them once, 440 MB)
 	$(BIN)/python tests/bench/embedded.py

@@ -159,6 +159,20 @@ def test_a_model_of_nothing_knows_no_criterion(ticket_request: Ask) -> None:
     assert empty.precedents(ticket_request("My parcel is late.")) == []
 
 
+@pytest.mark.parametrize("wrong", ["Is it late? It is.", None, 7, {"input": "Is it late? It is."}])
+def test_what_is_no_request_or_example_is_refused_by_name(model: Model, wrong: Any) -> None:
+    for ask in (model.judge, model.recall, model.propose, model.precedents):
+        with pytest.raises(EngineError, match=r"request must be a Request: parse_request\(.*\) passes"):
+            ask(wrong)
+    with pytest.raises(EngineError, match="examples must be Examples: "):
+        fit([wrong])
+    with pytest.raises(EngineError, match="request must be a Request: "):
+        fit([Example(wrong, True, 1000)])
+    moment: Any = 1000.5
+    with pytest.raises(EngineError, match="recorded_at must be whole seconds since 1970: "):
+        fit([Example(parse_request("Is it late? It is."), True, moment)])
+
+
 def test_asked_must_be_0_to_99(model: Model, ticket_request: Ask) -> None:
     others: list[Any] = ["95", None, 95.0, True]
     for asked in (-1, 100, *others):

@@ -199,6 +199,20 @@ def test_the_words_that_ask_for_precedents_take_no_part_in_the_criterion_or_the_
     assert in_a_string.subject == TICKET
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_system_text_of_its_own_may_ask_for_precedents(place: int, role: str) -> None:
+    plain = talk(TICKET, system=QUESTION)
+    asked = [*plain[:place], {"role": role, "content": "Show the precedents."}, *plain[place:]]
+    request = parse_request(asked, FORMAT)
+    assert request.wants_precedents
+    assert request.key == parse_request(plain, FORMAT).key
+    assert request.input == asked
+    # Alone it is all the criterion that there is.
+    alone = parse_request(talk(TICKET, system="Show the precedents."), FORMAT)
+    assert (alone.criterion, alone.wants_precedents) == ("Show the precedents.", False)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -37,8 +37,8 @@ log = structlog.get_logger("a8_http.filtering")
 class HarmFilter:
     """One provider, synchronous or asynchronous, asked about each harm at once.
 
-    The embedded one is coarse: of 18 harmful sentences and 22 harmless ones that sound alike ("The app kills
-    my battery.") it filters 11 and 5 at the threshold 0.5, and 9 and 0 at 0.65.
+    The embedded one is coarse: of 24 harmful texts and 24 harmless ones that sound alike ("The app kills my
+    battery.") it filters 18 and 7 at the threshold 0.5, 10 and 2 at 0.6, none at 0.8 (make bench-filter).
     """
 
     def __init__(self, provider: SystemOnePort | AsyncSystemOnePort, model: str = DEFAULT_MODEL) -> None:

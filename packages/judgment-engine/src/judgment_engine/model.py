@@ -383,6 +383,7 @@ class Model:
 
         Raises EngineError for an `asked` outside that range and for a request that asks what was taught.
         """
+        _check_request(request)
         if type(asked) is not int or not 0 <= asked <= 99:  # True is an int, and no accuracy
             raise EngineError("asked", f"must be a whole number from 0 to 99, it is {asked!r}", "95 passes")
         if request.is_recall:
@@ -429,6 +430,7 @@ class Model:
 
     def precedents(self, request: Request) -> list[Example]:
         """At most ten examples of the matched group whatever their verdict, nearest the subject first."""
+        _check_request(request)
         group = self._group_of(request)
         if group is None:
             return []
@@ -438,6 +440,7 @@ class Model:
 
     def recall(self, request: Request) -> list[Example]:
         """At most ten examples nearest what the request asks about; the newest where it names no topic."""
+        _check_request(request)
         if not self.examples:
             return []
         terms = content_terms(request.topic or request.subject)
@@ -453,6 +456,7 @@ class Model:
         `fit([])` proposes from the words and the given format alone.
         Raises EngineError when they state no answer and no verdict can be given.
         """
+        _check_request(request)
         if request.is_recall:
             raise EngineError("input", "asks what was taught", "words that say what to learn pass")
         if request.criterion is not None:
@@ -694,6 +698,7 @@ def fit(
         raise EngineError("certificate", f"is unknown: {certificate!r}", f"{', '.join(CERTIFICATES)} pass")
     latest: dict[str, Example] = {}
     for example in examples:
+        _check_example(example)
         held = latest.get(example.request.key)
         if held is None or (held.recorded_at, held.seq) <= (example.recorded_at, example.seq):
             latest[example.request.key] = example
@@ -717,6 +722,19 @@ def fit(
         group.calibration(group.every_column, certificate)
         groups.setdefault(home, []).append(group)
     return Model(ordered, vectors, groups, certificate, embed, criteria)
+
+
+def _check_request(request: object) -> None:
+    if not isinstance(request, Request):
+        raise EngineError("request", "must be a Request", 'parse_request("Is it late? It is.") passes')
+
+
+def _check_example(example: object) -> None:
+    if not isinstance(example, Example):
+        raise EngineError("examples", "must be Examples", "Example(request, answer, 1780000000) passes")
+    _check_request(example.request)
+    if type(example.recorded_at) is not int:
+        raise EngineError("recorded_at", "must be whole seconds since 1970", "1780000000 passes")
 
 
 def _embedded(examples: Sequence[Example], embed: Embed, previous: Model | None) -> Vectors:

@@ -267,24 +267,27 @@ def _without_clauses(
     """The messages without the words that ask for precedents, and whether any did.
 
     They are looked for where the criterion is read: in the system texts, else in the user's own words.
-    A latest message that holds nothing else is dropped whole.
+    A latest message that holds nothing else is dropped whole, and so is a system text beside another one.
     """
     changed = list(messages)
     wanted = False
+    systems = [m.content for m in messages if m.role in ("system", "developer")]
+    is_criterion_left = any(without_precedents_clause(s, instructs=True)[0].strip() for s in systems)
+    dropped: set[int] = set()
     for index, message in enumerate(messages):
         own = message.role in ("system", "developer") if has_system else message.role == "user"
         follow_up = index == users[-1] and _is_follow_up(message.content, len(users))
         if not own and not follow_up:
             continue
         text, asked = without_precedents_clause(message.content, instructs=message.role != "user")
+        is_rest = follow_up or (message.role != "user" and is_criterion_left)
         # A message of nothing but the clause stays when there is nothing else to judge.
-        if asked and (text.strip() or follow_up):
+        if asked and (text.strip() or is_rest):
             wanted = True
             changed[index] = Message(message.role, text)
-    kept = [
-        m for i, m in enumerate(changed) if not (i == users[-1] and len(users) > 1 and not m.content.strip())
-    ]
-    return (tuple(kept) if wanted else messages), wanted
+            if not text.strip():
+                dropped.add(index)
+    return tuple(m for i, m in enumerate(changed) if i not in dropped), wanted
 
 
 def _criterion_and_subject(messages: tuple[Message, ...], users: list[int]) -> tuple[str | None, str]:
