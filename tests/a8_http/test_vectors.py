@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 from a8_http.events import teach
-from a8_http.organizations import create_organization
+from a8_http.organizations import create_organization, delete_organization
 from a8_http.store import Store, vectors
 from a8_http.vectors import StoredVector, Vectors, insert_vectors, text_hash
 from judgment_engine.requests import parse_request
@@ -197,3 +197,17 @@ def test_writing_goes_on_after_a_failure(
     while stored(store, organization) == 0:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_an_organization_that_was_deleted_costs_no_other_one_its_vectors(
+    store: Store, encoder: Encoder, organization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a8_http.vectors.WRITE_DELAY", 60.0)
+    gone = create_organization(store, f"Gone {secrets.token_hex(4)}")
+    cache = Vectors(store, "test-1", encoder)
+    cache.of(gone, ["one"])
+    cache.of(organization, ["one"])
+    delete_organization(store, gone)
+    cache.close()
+    assert stored(store, gone) == 0
+    assert stored(store, organization) == 1

@@ -204,7 +204,8 @@ def delete_organization(
     """Erase an organization: its keys, everything it was taught, every version. There is no way back.
 
     Backups and exports keep what they hold. A SQLite file is overwritten at once; PostgreSQL writes over the
-    rows when its vacuum has freed them.
+    rows when its vacuum has freed them. Servers that run forget what they hold in memory when they are
+    restarted.
     """
     from a8_http import organizations, transfer
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 from sqlalchemy import Connection, delete, select
+from sqlalchemy.exc import IntegrityError
 
 from a8_http.logs import where
 from a8_http.store import Store, vectors
@@ -120,20 +121,27 @@ class Vectors:
         for (organization_id, hash_), known in unwritten.items():
             by_organization.setdefault(organization_id, {})[hash_] = known
         for organization_id, rows in by_organization.items():
-            with self._store.writing() as connection:
-                now = self._store.seconds(connection)
-                stored = [
-                    StoredVector(
-                        hash_,
-                        self._encoder_id,
-                        known.vector.astype("<i2").tobytes(),
-                        None if known.kept else now,
-                    )
-                    for hash_, known in rows.items()
-                ]
-                insert_vectors(self._store, connection, organization_id, stored)
+            try:
+                self._insert(organization_id, rows)
+            except IntegrityError:  # the organization was deleted since; the others' rows go on
+                log.info("vectors of no organization dropped")
+                continue
             # Where another process was first, its vector is the one that counts.
             self._remember(organization_id, self._load(organization_id, list(rows)))
+
+    def _insert(self, organization_id: str, rows: dict[bytes, _Known]) -> None:
+        with self._store.writing() as connection:
+            now = self._store.seconds(connection)
+            stored = [
+                StoredVector(
+                    hash_,
+                    self._encoder_id,
+                    known.vector.astype("<i2").tobytes(),
+                    None if known.kept else now,
+                )
+                for hash_, known in rows.items()
+            ]
+            insert_vectors(self._store, connection, organization_id, stored)
 
     def prune(self, days: int) -> None:
         """Forget texts that were only judged, and that longer ago than so many days."""
