@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -177,6 +177,9 @@ class OrganizationRow(NamedTuple):
     sealed_at: int
 
 
+_ORGANIZATION = f"SELECT {', '.join(OrganizationRow._fields)} FROM organizations WHERE id = ?"  # noqa: S608  (names of ours)
+
+
 class Store:
     """Connections to one database, shared by all threads of a process."""
 
@@ -186,12 +189,6 @@ class Store:
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
         # SQLite admits one writer; waiting here is fair, where its own busy handler polls.
         self._one_writer = threading.Lock()
-        # Written by hand and run on the driver's own cursor, for every call reads it: a tenth of the time
-        # that the same select takes through SQLAlchemy.
-        self._organization_sql = (
-            f"SELECT {', '.join(OrganizationRow._fields)} FROM organizations WHERE id = "  # noqa: S608  (names of ours)
-            + ("?" if self.is_sqlite else "%s")
-        )
         self._seconds = text(
             "SELECT CAST(strftime('%s', 'now') AS INTEGER)"
             if self.is_sqlite
@@ -223,15 +220,24 @@ class Store:
 
     def organization(self, organization_id: str) -> OrganizationRow | None:
         """One organization, read now."""
+        rows = self.rows(_ORGANIZATION, organization_id)
+        return OrganizationRow(*rows[0]) if rows else None
+
+    def rows(self, select: str, *parameters: str | bytes) -> Sequence[Any]:
+        """What a select of ours reads, `?` standing for its parameters.
+
+        For what every call reads: on the driver's own cursor it takes a tenth of the time that the same
+        select takes through SQLAlchemy.
+        """
         connection = self.engine.raw_connection()
         try:
             cursor = connection.cursor()
-            cursor.execute(self._organization_sql, (organization_id,))
-            row = cursor.fetchone()
+            cursor.execute(select if self.is_sqlite else select.replace("?", "%s"), parameters)
+            rows = cursor.fetchall()
             cursor.close()
         finally:
             connection.close()
-        return None if row is None else OrganizationRow(*row)
+        return rows
 
     def insert_missing(self, table: Table) -> Insert:
         """An insert that leaves rows alone whose primary key is there already."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import structlog
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete
 from sqlalchemy.exc import IntegrityError
 
 from a8_http.logs import where
@@ -187,18 +187,16 @@ class Vectors:
 
     def _load(self, organization_id: str, hashes: Sequence[bytes]) -> dict[bytes, _Known]:
         found: dict[bytes, _Known] = {}
-        with self._store.reading() as connection:
-            for start in range(0, len(hashes), HASHES_PER_QUERY):
-                rows = connection.execute(
-                    select(vectors.c.text_hash, vectors.c.vector, vectors.c.judged_at).where(
-                        vectors.c.organization_id == organization_id,
-                        vectors.c.encoder == self._encoder_id,
-                        vectors.c.text_hash.in_(hashes[start : start + HASHES_PER_QUERY]),
-                    )
-                )
-                found |= {
-                    bytes(row[0]): _Known(np.frombuffer(row[1], dtype="<i2"), row[2] is None) for row in rows
-                }
+        for start in range(0, len(hashes), HASHES_PER_QUERY):
+            asked = hashes[start : start + HASHES_PER_QUERY]
+            rows = self._store.rows(
+                "SELECT text_hash, vector, judged_at FROM vectors WHERE organization_id = ? AND encoder = ?"  # noqa: S608  (question marks)
+                f" AND text_hash IN ({', '.join('?' * len(asked))})",
+                *(organization_id, self._encoder_id, *asked),
+            )
+            found |= {
+                bytes(row[0]): _Known(np.frombuffer(row[1], dtype="<i2"), row[2] is None) for row in rows
+            }
         return found
 
     def _write_behind(self) -> None:
