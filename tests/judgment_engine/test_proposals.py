@@ -126,6 +126,17 @@ def test_the_double_charge_rule_is_framed_like_the_taught_tickets(model: Model) 
             "unless nobody can pay",
         ),
         ("Parcels go to shipping only until Friday.", QUEUE, {"queue": "shipping"}, "only until friday"),
+        ("Lost cards dont go to shipping, they go to account.", QUEUE, {"queue": "account"}, "lost cards."),
+        ("Use billing for chargebacks.", QUEUE, {"queue": "billing"}, "chargebacks."),
+        ("For chargebacks use billing.", QUEUE, {"queue": "billing"}, "chargebacks."),
+        ("I'd say chargebacks go to billing.", QUEUE, {"queue": "billing"}, "chargebacks."),
+        ("No it goes to billing when the card was charged.", QUEUE, {"queue": "billing"}, "card was charged"),
+        (
+            "Parcels go to shipping if they were insured, otherwise to account.",
+            QUEUE,
+            {"queue": "shipping"},
+            "parcels, and they were insured.",
+        ),
         ("Teach it that double charges go to billing.", QUEUE, {"queue": "billing"}, "double charges"),
         ("An exploding battery is rated 5.", SEVERITY, 5, "exploding battery"),
         ("A flickering screen scores three.", SEVERITY, 3, "flickering screen"),
@@ -152,6 +163,8 @@ def test_words_that_state_an_answer_are_framed_by_the_nearest_taught_criterion(
         # A case without an answer gets none, not even the one that it would be judged to have.
         "My parcel is late.",
         "No payment goes through.",
+        "No chargebacks in shipping.",
+        "Chargebacks dont go to shipping.",
     ],
 )
 def test_words_that_state_no_taught_answer_about_no_case_are_refused(model: Model, words: str) -> None:

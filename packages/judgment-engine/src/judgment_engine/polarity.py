@@ -3,11 +3,19 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from judgment_engine.recall import WORD, content_terms
 from judgment_engine.requests import word_set
 
 FARTHEST = 12  # words between the case and the word that answers
+
+_CONTRACTED = word_set(
+    """isnt arent wasnt werent dont doesnt didnt cant couldnt shouldnt wouldnt wont mustnt mightnt hasnt
+    havent hadnt"""
+)
+# A contracted "not", also as people type it: "isn't", "isnt", "is'nt".
+NOT = rf"(?:n['’]t|['’]nt|\b(?:{'|'.join(sorted(_CONTRACTED))}))\b"
 
 _VALUES = {"yes": True, "true": True, "no": False, "false": False}
 _AUXILIARIES = word_set(
@@ -18,13 +26,25 @@ _VERBS = _AUXILIARIES | word_set(
     deserves need needs it's that's there's they're denied refused rejected declined excluded"""
 )
 _INSTRUCTIONS = word_set("say answer return respond reply give put mark record choose pick use expect")
-_FILLS = word_set(
-    """a an the any to for of from in under our entitled due always still also ever only fully really clearly
-    generally usually normally considered treated regarded classed seen longer yet"""
+_ADVERBS = word_set("always still also ever only fully really clearly generally usually normally longer yet")
+_FILLS = _ADVERBS | word_set(
+    "a an the any to for of from in under our entitled due considered treated regarded classed seen"
 )
 _NEGATIONS = word_set("not no never non nor without cannot denied refused rejected declined excluded")
 _ARTICLES = word_set("a an the any our")
-_NONE = word_set("no none nothing nobody neither")
+_ASKING = word_set("what who why how")
+_UNSURE = word_set("might could mightn't couldn't")
+_ALL = word_set(
+    "all always any anybody anyone anything each every everybody everyone everything many most much"
+)
+_PARTLY = word_set("always necessarily only")
+_DECIDED = word_set("accepted allowed approved given granted issued made")
+_NONE = word_set("no none nothing nobody neither nor hardly scarcely barely rarely seldom few little")
+# "An order with no box", "a page that nobody can open": there a word of _NONE tells the case.
+_BEFORE_NONE = word_set(
+    """with without has have had having contains shows shown in of on at for from by after before under about
+    as that which who whom whose where when if because and or is are was were gets got left says said"""
+)
 _SPEAKERS = word_set("we you one there please always")
 _OWN_CASE = word_set("i my me mine myself")  # a customer speaks, who tells a case and no rule
 _AFTER_VALUE = word_set("for when whenever if in on to about because since unless even here")
@@ -44,16 +64,40 @@ _THEN_VALUE = re.compile(
 _ASKED_OF = re.compile(
     r"^\W*(?:\w+\s){0,2}?(?:the|this|that|a|an|our|your|these|those)\s(?:[\w'’]+)", re.IGNORECASE
 )
-_NEGATED = re.compile(r"\b(?:not|no|never|without)\b|n['’]t\b", re.IGNORECASE)
+_NEGATED = re.compile(rf"\b(?:not|no|never|without)\b|{NOT}", re.IGNORECASE)
 _ANSWER_FOR = re.compile(
     r"^\W*(?:(?:the|our|its)\s)?(?:(?:right|correct)\s)?(?:answer|verdict|result|decision)s?"
     r"(?:\s(?:to|for|about|of|on|in|when|if)\b)?",
     re.IGNORECASE,
 )
-_OTHER_CLAUSE = re.compile(r"\b(?:but|whereas|while)\b", re.IGNORECASE)
+_CONDITIONS = "only|never|if|when|unless|except|within|after|before|until|not after|not before|not within"
+_OTHER_CLAUSE = re.compile(rf"\b(?:but(?!\s(?:{_CONDITIONS})\b)|whereas|while)\b", re.IGNORECASE)
+# ", payment failures are", "and go to shipping", "nor abusive": what is said of another case or question.
+_OTHER_STATEMENT = re.compile(
+    r",[^,]*\b(?:is|are|was|were|does|do|did|has|have|can|should|must|will|would)(?:\snot|n['’]?t)?\W*$"
+    rf"|^\W*(?:and|or|nor)\b(?!\s(?:{_CONDITIONS})\b).*$",
+    re.IGNORECASE | re.DOTALL,
+)
+# "It isn't true that ...", "Some people think ...": who says what follows does not say it here.
+_WORD_OF_IT = r"(?!(?:who|which|that|whose|where)\b)[\w'’]+[^\w'’]+"
+_SAYING = (
+    r"(?:sa(?:y|ys|id)|th(?:ink|inks|ought)|believe[sd]?|claim(?:s|ed)?|assume[sd]?|pretend(?:s|ed)?"
+    r"|doubt(?:s|ed)?|den(?:y|ies|ied)|suggest(?:s|ed)?|insist(?:s|ed)?)"
+)
+_REPORTED = re.compile(
+    rf"^\W*(?:(?:{_WORD_OF_IT}){{0,6}}?(?:true|false|wrong|untrue|incorrect|myth|mistake|rumou?r|{_SAYING})\W+that\b"
+    r"|(?:(?:some|many|most|other|the|our|all)\W+)?"
+    r"(?:people|customers?|users?|agents?|staff|they|we|you|he|she|everyone|everybody|someone|somebody)\W+"
+    rf"(?:{_WORD_OF_IT}){{0,2}}?{_SAYING}\b)",
+    re.IGNORECASE,
+)
+_ADVERBIAL = re.compile(
+    r"^\W*(?:any\s?(?:more|longer)|at all|in full|either|too|as well|anyway|though|now|ever)\W*$",
+    re.IGNORECASE,
+)
 _BEFORE_CASE = re.compile(r"^(?:for|of|on|to|in|about|with|when|whenever|if)\s", re.IGNORECASE)
 _AFTER_CASE = re.compile(
-    r"(?:,?\s*\b(?:and|so|then|therefore|thus|which|who|that|it|they|this|he|she))+$", re.IGNORECASE
+    r"(?:,?\s*\b(?:and|so|then|therefore|thus|which|who|that|it|they|this|he|she|the|a|an))+$", re.IGNORECASE
 )
 _MARKS = " ,;:.!→=>-–—\"'“”‘’"
 
@@ -101,8 +145,8 @@ class Sentence:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(WORD.finditer(text))
-        self._words = [token[0].casefold().replace("’", "'") for token in self._tokens]
-        asks = self._words[:1] != [] and self._words[0] in _AUXILIARIES and self._words[1:2] != ["not"]
+        self._words = [_as_written(token[0]) for token in self._tokens]
+        asks = self._words[1:2] != ["not"] and not (_AUXILIARIES | _ASKING).isdisjoint(self._words[:1])
         self._is_question = asks or text.rstrip(_MARKS).endswith(("?", "？"))
 
     def holds(self, asked: Asked) -> bool:
@@ -147,6 +191,8 @@ class Sentence:
             return None
         word, token = self._words[place], self._tokens[place]
         first, verb, negations = self._verb_before(place, asked.stems)
+        if self._is_unsure(first, place):
+            return None
         before, after = self._before(first), _OTHER_CLAUSE.split(self._text[token.end() :])[0]
         value = _THEN_VALUE.match(self._text, token.end())
         if value is not None:
@@ -156,13 +202,34 @@ class Sentence:
             begins = negations or (not _ENDINGS.search(word) and _ARTICLES.isdisjoint(self._words[:place]))
             if not begins or not _AUXILIARIES.isdisjoint(self._words[place:]):
                 return None
+            if not _DECIDED.isdisjoint(self._words[place + 1 : place + 2]):  # "Refund approved for ..."
+                return None
             case = after
-        elif self._words[0] in _NONE or not (verb or self._is_after_separator(first)):
+        elif self._denies(first) or not (verb or self._is_after_separator(first)):
             return None
         else:
-            rest = after.strip(_MARKS)
+            rest = _ADVERBIAL.sub("", _OTHER_STATEMENT.sub("", after)).strip(_MARKS)
             case = f"{before.rstrip(_MARKS)}, {rest}" if rest else before
         return Said(negations % 2 == 0, _case(case), token.start())
+
+    def _denies(self, first: int) -> bool:
+        """Whether the words before the verb deny or report what it says: "Nobody with a coupon is ..."."""
+        words = self._words[:first]
+        for place, word in enumerate(words):
+            if word in _NONE and (place == 0 or words[place - 1] not in _BEFORE_NONE):
+                return True
+            if word == "not" and not _ALL.isdisjoint(words[place + 1 : place + 2]):
+                return True
+        return _REPORTED.match(self._before(first)) is not None
+
+    def _is_unsure(self, first: int, place: int) -> bool:
+        """Whether the verb says of some cases only, perhaps, or of the past: "not always", "used to be"."""
+        group = self._words[first:place]
+        partly = any(
+            one in _PARTLY and (before == "not" or before.endswith("n't")) for before, one in pairwise(group)
+        )
+        past = self._words[max(0, first - 2) : first + 1]
+        return partly or not _UNSURE.isdisjoint(group) or ("used" in past and "to" in past)
 
     def _verb_before(self, place: int, stems: frozenset[str]) -> tuple[int, bool, int]:
         """Where the verb of a word begins, whether there is one, and the negations in it and in the word."""
@@ -178,7 +245,9 @@ class Sentence:
                 break
             verb = verb or is_verb
             negations += is_negation + (is_asked and stem(word) not in stems)
-            first = at
+            # "A user who cannot log in is ...": that "in" is the case's.
+            if is_asked or is_negation or is_verb or word in _ADVERBS:
+                first = at
         return first, verb, negations
 
     def _ends_value(self, place: int) -> bool:
@@ -192,6 +261,12 @@ class Sentence:
 
     def _before(self, place: int) -> str:
         return _ANSWER_FOR.sub("", _OTHER_CLAUSE.split(self._text[: self._tokens[place].start()])[-1])
+
+
+def _as_written(word: str) -> str:
+    """A word in small letters, its contracted "not" as it should be written."""
+    word = word.casefold().replace("’", "'").replace("'nt", "n't")
+    return f"{word[:-2]}n't" if word in _CONTRACTED else word
 
 
 def _stems_of(word: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 
 from judgment_engine.errors import EngineError
-from judgment_engine.polarity import Asked, Sentence
+from judgment_engine.polarity import NOT, Asked, Sentence
 from judgment_engine.recall import WORD
 from judgment_engine.requests import has_only_references, sentences
 from judgment_engine.verdicts import Format, Leaf, Path, allows, canonical_json
@@ -31,6 +31,7 @@ _STRONG = (
     r"|(?:(?:is|are) )?(?:rate[sd]?|scored?s?)(?: as| at)?"
     r"|the (?:right |correct )?(?:answer|verdict) (?:is|was|should be)"
 )
+_SEPARATORS = ("=", "=>", "->", "→")
 _WEAK = r"is|are|was|were|means?|gets?|it['’]s|that['’]s"
 _CUE = re.compile(rf"(?<!\w)(?P<cue>(?P<strong>{_STRONG})|{_WEAK})(?!\w)", re.IGNORECASE)
 _ORDER = re.compile(
@@ -39,11 +40,23 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 _AGAINST = re.compile(
-    r"(?:\b(?:not|never|instead of|rather than|except)|n['’]t)(?:\s+\w+){0,2}\s*$", re.IGNORECASE
+    rf"(?:\b(?:not|never|instead of|rather than|except)|{NOT})(?:\s+\w+){{0,2}}\s*$", re.IGNORECASE
 )
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBER = re.compile(
     rf"(?<![\w.])-?\d{{1,15}}(?:\.\d{{1,9}})?(?!\w|\.\d)|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE
+)
+# "No parcels go to billing." says where they do not go; "No it goes to billing" lacks a comma.
+_DENIED = re.compile(
+    r"\W*(?:no|nothing)\s(?!(?:it|they|that|this|these|those|the|a|an|my|our|your|all|every)\b)(?![^a-z]*[:=→])",
+    re.IGNORECASE,
+)
+# "Use billing for ...", "For ..., use billing": an answer is named beside its case.
+_USE = r"(?:use|choose|pick|select|take|say|answer|return)"
+_ANSWER_FOR = re.compile(
+    rf"^\W*{_USE}\s[^.!?\n]{{1,200}}?\sfor\s(?P<after>\S.*)$"
+    rf"|^\W*(?:for|on|with)\s(?P<before>\S.*?),?\s{_USE}\s[^.!?\n]{{1,200}}[.!]*$",
+    re.IGNORECASE | re.DOTALL,
 )
 # "No, ..." leads in; "No payment goes through" does not.
 _LEAD_IN = re.compile(
@@ -51,6 +64,7 @@ _LEAD_IN = re.compile(
     r"|(?:remember|note|learn|say)(?:\s?[,:]|\sthat\b(?!['’]))"
     r"|(?:teach|tell) (?:it|a8|the model)(?: that\b(?!['’]))?"
     r"|(?:it|a8|you|the model) (?:should|must|needs? to) (?:know|learn|remember)(?: that\b(?!['’]))?"
+    r"|i(?:['’]d| would) say\b(?: that\b(?!['’]))?"
     r"|i (?:think|said|say|mean|meant|want|expect)(?: you to (?:know|learn|remember))?\b(?: that\b(?!['’]))?"
     r"|(?:actually|please|from now on|in (?:the )?future)\b)"
     r"[\s,.:;!–—-]*",
@@ -73,6 +87,7 @@ _REASON = re.compile(
     r"\s(?P<clause>\S.*)$",
     re.IGNORECASE | re.DOTALL,
 )
+_ELSE = re.compile(r"[\s,;](?:otherwise|or else|else)\b", re.IGNORECASE)
 _CONDITION = re.compile(
     r"^(?:even )?(?:when|whenever|if)\s(?P<case>.+?)"
     r"(?:,?\s(?:then\s)?(?:it|they|this|that)|,\s(?:then\s)?(?:the|a|an|our|your)(?:\s[\w-]+){1,2})?$",
@@ -82,6 +97,10 @@ _VALUE_END = re.compile(
     r"[,.;:!?\n]"
     r"|\s(?:when|if|even|only|because|since|unless|until|once|although|after|before|except|and|but|not)\b",
     re.IGNORECASE,
+)
+# "They don't belong in ..., they ...": words of the statement, not of its case.
+_STATEMENT_END = re.compile(
+    rf"(?:,?\s(?:but|they|it|(?:do|does|did|should|must|is|are|was|were)\snot|\w*{NOT}))+\s*$", re.IGNORECASE
 )
 _ARTICLE = re.compile(r"^\s*(?:the|a|an|to)\s", re.IGNORECASE)
 # What stands between the words of a value. A hyphen at the edge of a word belongs to it: "A-" is no "A".
@@ -215,6 +234,8 @@ class _Head:
         self.sentence = Sentence(text)
         self._cued = _reach(cue.end("cue") for cue in (*self.cues, *self.orders))
         self._refused = _reach(o.end() for o in self.orders if self._is_against(o.start()))
+        separated = any(cue["cue"] in _SEPARATORS for cue in self.cues)
+        self._is_denied = not separated and _DENIED.match(text) is not None
 
     def _is_against(self, place: int) -> bool:
         return _AGAINST.search(self.text, max(0, place - 40), place) is not None
@@ -225,7 +246,7 @@ class _Head:
 
     def strength(self, place: int) -> float:
         """Of a value named there: 2 near after a cue, else 1; less 3 after a negation."""
-        against = self.is_refused(place) or self._is_against(place)
+        against = self._is_denied or self.is_refused(place) or self._is_against(place)
         return (2.0 if place in self._cued else 1.0) - 3.0 * against
 
     def named(self, names: "_Names") -> dict[str, _Place]:
@@ -470,6 +491,9 @@ def _subject(head: _Head, found: _Found, cut: "re.Match[str] | None", others: st
     cue = next((c for c in cues if c["strong"]), cues[-1] if cues else None)
     case = head.text[: cue.start()] if cue is not None else ""
     stated, strong = cue is not None, cue is not None and cue["strong"] is not None
+    named = None if cue is not None else _ANSWER_FOR.match(head.text)
+    if named is not None:
+        case, stated, strong = named["after"] or named["before"], True, True
     if found.case is not None:
         case, stated, strong = found.case, True, True
     if has_only_references(_sentence_of(case, None)):
@@ -483,8 +507,9 @@ def _sentence_of(case: str, reason: "re.Match[str] | None") -> str:
     """The case without its role noun, with the clause that gives its circumstances."""
     case = _CONDITION.sub(r"\g<case>", case.strip(" ,;:"))
     case = _ROLE_AT_START.sub("", case)
+    case = _STATEMENT_END.sub("", case)
     case = _ROLE_AT_END.sub("", case).strip(" ,;:")
-    clause = reason["clause"].strip(" ,;:.!?") if reason else ""
+    clause = _ELSE.split(reason["clause"])[0].strip(" ,;:.!?") if reason else ""
     if not clause or has_only_references(case):
         return _as_sentence(clause or case)
     return _as_sentence(f"{case}, {(reason and reason['kept']) or 'and'} {clause}")
