@@ -69,6 +69,7 @@ class Vectors:
         self._prune_at = time.monotonic()
         self._remembered: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._unwritten: dict[tuple[str, bytes], _Known] = {}
         self._wake = threading.Condition(self._lock)
         self._closed = False
@@ -114,7 +115,11 @@ class Vectors:
         ]
 
     def flush(self) -> None:
-        """Write every vector that is not in the database yet."""
+        """Write every vector that is not in the database yet, and wait for what another thread writes."""
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             unwritten, self._unwritten = self._unwritten, {}
         by_organization: dict[str, dict[bytes, _Known]] = {}
