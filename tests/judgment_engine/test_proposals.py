@@ -140,6 +140,11 @@ def test_the_double_charge_rule_is_framed_like_the_taught_tickets(model: Model) 
         ("Teach it that double charges go to billing.", QUEUE, {"queue": "billing"}, "double charges"),
         ("An exploding battery is rated 5.", SEVERITY, 5, "exploding battery"),
         ("A flickering screen scores three.", SEVERITY, 3, "flickering screen"),
+        ("A leaking battery: 4", SEVERITY, 4, "a leaking battery."),
+        ("A leak is 5, not 3.", SEVERITY, 5, "a leak."),
+        ("A leak of more than 100 rows is rated 5.", SEVERITY, 5, "a leak of more than 100 rows."),
+        ("An outage of 2 hours should be 4.", SEVERITY, 4, "an outage of 2 hours."),
+        ("Move leaks from 2 to 4.", SEVERITY, 4, "leaks"),
     ],
 )
 def test_words_that_state_an_answer_are_framed_by_the_nearest_taught_criterion(
@@ -165,6 +170,13 @@ def test_words_that_state_an_answer_are_framed_by_the_nearest_taught_criterion(
         "No payment goes through.",
         "No chargebacks in shipping.",
         "Chargebacks dont go to shipping.",
+        "A leak is never 5.",
+        "Never rate typos above 1.",
+        "Outages are at least 4.",
+        "Slow pages score between 2 and 3.",
+        "Leaks are rated 2 or 3.",
+        "I was charged 3 times.",
+        "Error: 4 pages crashed.",
     ],
 )
 def test_words_that_state_no_taught_answer_about_no_case_are_refused(model: Model, words: str) -> None:

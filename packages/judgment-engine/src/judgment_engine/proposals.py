@@ -46,6 +46,21 @@ _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", 
 _NUMBER = re.compile(
     rf"(?<![\w.])-?\d{{1,15}}(?:\.\d{{1,9}})?(?!\w|\.\d)|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE
 )
+# What may follow a number that is an answer; "3 times" and "4 pages" are of the case.
+_NUMBER_END = re.compile(
+    r"\W*$|\s*[,.;:!?)/\n]|\s*[\"'”’]|\s+(?:points?|stars?|for|on|in|at|as|of|out|and|but|not|instead|rather|even|please"
+    r"|when|if|because|since|unless|until|once|after|before|except|though|although)\b",
+    re.IGNORECASE,
+)
+# "At least 4", "between 2 and 3", "2 or 3": no number to answer with. "From 3 to 5" ends at one.
+_COUNT = rf"(?:\d+(?:\.\d+)?|{'|'.join(_NUMBER_WORDS)})"
+_BOUND = re.compile(
+    r"\b(?:above|below|over|under|beyond|between|from|at least|at most|up to|minimum|maximum"
+    r"|(?:more|less|higher|lower|fewer|greater) than)\s+(?:an?\s|of\s)?$"
+    rf"|\bbetween\s+{_COUNT}\s+(?:and|to)\s+$|(?<!from\s)(?<!\w){_COUNT}\s*(?:or|to|[-–])\s*$",
+    re.IGNORECASE,
+)
+_RANGE = re.compile(rf"\s*(?:or|to|[-–])\s*{_COUNT}(?!\w)", re.IGNORECASE)
 # "No parcels go to billing." says where they do not go; "No it goes to billing" lacks a comma.
 _DENIED = re.compile(
     r"\W*(?:no|nothing)\s(?!(?:it|they|that|this|these|those|the|a|an|my|our|your|all|every)\b)(?![^a-z]*[:=→])",
@@ -87,6 +102,9 @@ _REASON = re.compile(
     r"\s(?P<clause>\S.*)$",
     re.IGNORECASE | re.DOTALL,
 )
+# "Lost cards: account", where nothing follows.
+_COLON = re.compile(r"\s*(?::|\s[–—-])\s*[\"'“]?$")
+_MARKS = " .,;:!\"'“”"
 _ELSE = re.compile(r"[\s,;](?:otherwise|or else|else)\b", re.IGNORECASE)
 _CONDITION = re.compile(
     r"^(?:even )?(?:when|whenever|if)\s(?P<case>.+?)"
@@ -240,6 +258,11 @@ class _Head:
     def _is_against(self, place: int) -> bool:
         return _AGAINST.search(self.text, max(0, place - 40), place) is not None
 
+    def _is_counted(self, start: int, end: int) -> bool:
+        """Whether a number counts something of the case or bounds an answer: "3 times", "at least 3"."""
+        bound = _BOUND.search(self.text, max(0, start - 40), start) or _RANGE.match(self.text, end)
+        return bound is not None or _NUMBER_END.match(self.text, end) is None
+
     def is_refused(self, place: int) -> bool:
         """Whether an order says not to put the case there."""
         return place in self._refused
@@ -288,9 +311,11 @@ class _Head:
 
     @cached_property
     def numbers(self) -> list[_Number]:
-        """The numbers, those after a cue first."""
+        """The numbers that may be an answer, those after a cue first."""
         found: dict[str, _Number] = {}
         for match in _NUMBER.finditer(self.text):
+            if self.strength(match.start()) <= 0 or self._is_counted(match.start(), match.end()):
+                continue
             word = match[0].lower()
             label = canonical_json(_NUMBER_WORDS.index(word) if word in _NUMBER_WORDS else float(word))
             one = _Number(label, 2.0 if match.start() in self._cued else 1.0, match.start())
@@ -494,6 +519,9 @@ def _subject(head: _Head, found: _Found, cut: "re.Match[str] | None", others: st
     named = None if cue is not None else _ANSWER_FOR.match(head.text)
     if named is not None:
         case, stated, strong = named["after"] or named["before"], True, True
+    colon = None if cue is not None else _COLON.search(head.text, 0, place)
+    if colon is not None and _plain(head.text[place:].strip(_MARKS)) == _plain(found.label.strip('"')):
+        case, stated, strong = head.text[: colon.start()], True, True
     if found.case is not None:
         case, stated, strong = found.case, True, True
     if has_only_references(_sentence_of(case, None)):
