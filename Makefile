@@ -17,9 +17,9 @@ setup: $(VENV)/.ready ## Build .venv from the hashed locks (does nothing when it
 $(VENV)/.ready: requirements/uv.txt requirements/dev.txt $(PROJECTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	$(UV) pip install --quiet --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	$(BIN)/python packages/judgment-weights/hatch_build.py
-	$(UV) pip install --quiet --no-deps --no-build-isolation $(foreach p,$(PACKAGES),-e packages/$(p))
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(foreach p,$(PACKAGES),-e packages/$(p))
 	touch $@
 
 demo: setup ## Ask real judgment questions through real MCP clients, with no key and no network

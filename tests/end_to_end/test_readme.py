@@ -44,6 +44,21 @@ def test_every_make_target_that_is_named_exists() -> None:
     assert {"demo", "test", "dist", "lint"} <= named <= targets | {"sure", "it", "a", "the"}
 
 
+def test_packages_are_installed_into_the_environment_that_make_was_given() -> None:
+    run = subprocess.run(
+        ["make", "--dry-run", "--always-make", "VENV=.venv-other", "setup"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    installs = [line for line in run.stdout.splitlines() if "pip install" in line]
+    assert len(installs) == 3
+    # uv alone would take the environment that is active, else .venv
+    for line in installs:
+        assert line.startswith(".venv-other/bin/python -m pip") or "--python .venv-other/bin/python" in line
+
+
 def test_the_commands_that_ci_runs_are_those_of_the_readme() -> None:
     ci = (CHECKOUT / ".ci" / "run").read_text(encoding="utf-8")
     for target in ("lint", "demo", "test"):
