@@ -68,6 +68,15 @@ THREAT = "Does this message contain a threat?"
         (URGENT, "Threats are urgent and abusive", True, "Threats"),
         (URGENT, "A user who can't log in is not urgent", False, "A user who can't log in"),
         ("is_urgent", "Outages are urgent", True, "Outages"),
+        ("Is the customer ineligible for a refund?", "Used shoes are ineligible", True, "Used shoes"),
+        (
+            "Is the customer ineligible for a refund?",
+            "Used shoes are ineligible for a refund without a receipt",
+            True,
+            "Used shoes, without a receipt",
+        ),
+        ("Is the claim invalid?", "Late claims aren't invalid", False, "Late claims"),
+        ("Should the refund be denied?", "Used shoes should be denied", True, "Used shoes"),
     ],
 )
 def test_a_sentence_says_yes_or_no_of_a_case(question: str, words: str, yes: bool, case: str | None) -> None:
@@ -106,6 +115,10 @@ def test_a_sentence_says_yes_or_no_of_a_case(question: str, words: str, yes: boo
         (REFUND, "Customers think that gift cards are refundable."),
         (REFUND, "Refund approved for the late parcel."),
         (REFUND, "What is refundable: broken lamps."),
+        ("Is the customer ineligible for a refund?", "Lost parcels get a refund."),
+        ("Is the customer ineligible for a refund?", "Lost parcels are eligible for a refund."),
+        ("Is the item non-refundable?", "Sale items are refundable."),
+        ("Is the form missing a signature?", "Signed forms have a signature."),
         ("Is a refund not allowed?", "Lost parcels are not refundable."),
     ],
 )

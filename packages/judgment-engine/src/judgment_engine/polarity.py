@@ -64,7 +64,15 @@ _THEN_VALUE = re.compile(
 _ASKED_OF = re.compile(
     r"^\W*(?:\w+\s){0,2}?(?:the|this|that|a|an|our|your|these|those)\s(?:[\w'’]+)", re.IGNORECASE
 )
-_NEGATED = re.compile(rf"\b(?:not|no|never|without)\b|{NOT}", re.IGNORECASE)
+_NEGATED = re.compile(rf"\b(?:not|no|non|never|without)\b|{NOT}", re.IGNORECASE)
+# Of a question with such a word the others ("... ineligible for a refund?") would say the opposite.
+_NEGATIVE = re.compile(
+    r"un(?!der|i|til|less)\w{4,}|il(?:legal|legible|logical)\w*|im(?:perfect|polite|possible|proper)\w*"
+    r"|in(?:accurate|active|applicable|appropriate|complete|consistent|correct|eligible|secure|sufficient|valid)\w*"
+    r"|ir(?:regular|relevant|responsible)\w*|dis(?:abled|allowed|honest|qualified|respectful|satisfied)|non\w+"
+    r"|denied|deny|refused?|rejected|reject|declined?|excluded?|lacks?|lacking|miss(?:es|ing)?|fails?|failed",
+    re.IGNORECASE,
+)
 _ANSWER_FOR = re.compile(
     r"^\W*(?:(?:the|our|its)\s)?(?:(?:right|correct)\s)?(?:answer|verdict|result|decision)s?"
     r"(?:\s(?:to|for|about|of|on|in|when|if)\b)?",
@@ -113,9 +121,13 @@ class Said:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a yes/no question asks about: the stems of its words but its subject."""
+    """What a yes/no question asks about: the stems of its words but its subject.
+
+    `others` are those of words that alone would say something else.
+    """
 
     stems: frozenset[str]
+    others: frozenset[str] = frozenset()
 
     @staticmethod
     def of(question: str) -> "Asked":
@@ -124,10 +136,12 @@ class Asked:
             return Asked(frozenset())
         asked = _ASKED_OF.sub("", question)
         words = content_terms(asked.replace("_", " ")) or content_terms(question.replace("_", " "))
-        return Asked(frozenset(map(stem, words)))
+        every = frozenset(map(stem, words))
+        stems = frozenset(stem(word) for word in words if _NEGATIVE.fullmatch(word)) or every
+        return Asked(stems, every - stems)
 
     def __or__(self, other: "Asked") -> "Asked":
-        return Asked(self.stems | other.stems)
+        return Asked(self.stems | other.stems, self.others | other.others)
 
 
 def stem(word: str) -> str:
@@ -193,7 +207,8 @@ class Sentence:
         first, verb, negations = self._verb_before(place, asked.stems)
         if self._is_unsure(first, place):
             return None
-        before, after = self._before(first), _OTHER_CLAUSE.split(self._text[token.end() :])[0]
+        end = self._tokens[self._last_asked(place, asked)].end()
+        before, after = self._before(first), _OTHER_CLAUSE.split(self._text[end:])[0]
         value = _THEN_VALUE.match(self._text, token.end())
         if value is not None:
             case = before if WORD.search(before) else self._text[value.end() :]
@@ -211,6 +226,16 @@ class Sentence:
             rest = _ADVERBIAL.sub("", _OTHER_STATEMENT.sub("", after)).strip(_MARKS)
             case = f"{before.rstrip(_MARKS)}, {rest}" if rest else before
         return Said(negations % 2 == 0, _case(case), token.start())
+
+    def _last_asked(self, place: int, asked: Asked) -> int:
+        """Where what is asked ends: in "ineligible for a refund" at its last word."""
+        last = place
+        for at in range(place + 1, min(len(self._words), place + 1 + FARTHEST)):
+            if not asked.others.isdisjoint(_stems_of(self._words[at])):
+                last = at
+            elif self._words[at] not in _FILLS:
+                break
+        return last
 
     def _denies(self, first: int) -> bool:
         """Whether the words before the verb deny or report what it says: "Nobody with a coupon is ..."."""
